@@ -1,0 +1,39 @@
+# Two commands do everything on a fresh machine: `make perf` and `make test`.
+# Each makes .venv and installs into it when pyproject.toml or constraints.txt changed since the last time.
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python -m
+INSTALLED := $(VENV)/.installed
+ARGS ?=
+
+.PHONY: help perf test lint bench install clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+perf: $(INSTALLED)  ## measure the training suite (ARGS="--save-baseline" and other pytest options pass through)
+	$(RUN) pytest --perf tests/perf $(ARGS)
+
+test: $(INSTALLED)  ## run all tests
+	$(RUN) pytest $(ARGS)
+
+lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) mypy
+
+bench: $(INSTALLED)  ## what the plugin costs a pytest run that does not use it
+	$(RUN) benchmarks.startup
+
+install: $(INSTALLED)  ## make .venv and install everything
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "perfsuite needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[model,dev]'
+	@touch $@
+
+clean:  ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist

@@ -1,0 +1,1 @@
+"""Performance regressions of GPU trainings, caught by pytest."""

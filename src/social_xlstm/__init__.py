@@ -1,0 +1,1 @@
+"""Traffic forecasting over many vehicle detectors with xLSTM and social pooling."""
