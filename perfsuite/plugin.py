@@ -1,1 +1,90 @@
-def pytest_addoption(parser): pass
+"""What pytest loads on every run: options, markers, the perf fixture; the rest comes with --perf."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfsuite import options
+
+if TYPE_CHECKING:
+    from perfsuite.meter import Perf
+    from perfsuite.running import PerfRun
+
+RUN: "pytest.StashKey[PerfRun]" = pytest.StashKey()
+
+_MARKERS = (
+    "perf(min_samples_per_s=, min_utilization=, max_peak_memory=, max_step_time=, max_data_wait=, "
+    "min_speedup=, tolerance=, …): performance test, run by --perf; limits in human units. Example: "
+    '@pytest.mark.perf(min_samples_per_s=2000, min_utilization="85 %", max_peak_memory="12 GiB")',
+    "gpu: needs an accelerator; skipped with a reason where there is none. Example: pytest --perf -m gpu",
+    "multi_gpu(n=2): needs n accelerators; skipped with a reason where there are fewer",
+)
+
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declare the options; where another plugin owns one, say who."""
+    from argparse import ArgumentError
+
+    try:
+        options.add_options(parser)
+    except (ValueError, ArgumentError) as error:
+        from perfsuite.conflicts import conflict
+
+        raise conflict(pluginmanager, error) from error
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
+    """Say who else declares one of our options: pytest itself does not."""
+    from argparse import ArgumentError
+
+    try:
+        return (yield)
+    except (ValueError, ArgumentError) as error:
+        from perfsuite.conflicts import conflict
+
+        raise conflict(early_config.pluginmanager, error) from error
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Offer the door for further devices."""
+    from perfsuite import hooks
+
+    pluginmanager.add_hookspecs(hooks)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the markers, and the measuring run only where it was asked for."""
+    for marker in _MARKERS:
+        config.addinivalue_line("markers", marker)
+    if options.is_enabled(config) and not config.option.help:
+        from perfsuite.ending import Ending
+        from perfsuite.running import PerfRun
+
+        run = PerfRun.from_config(config)
+        config.stash[RUN] = run
+        config.pluginmanager.register(run, "perfsuite-run")
+        config.pluginmanager.register(Ending(run.ledger), "perfsuite-ending")
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: what is not selected needs no device
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse wrong markers before anything runs, and skip what cannot run here."""
+    from perfsuite import selection
+
+    selection.check_markers(items)
+    run = config.stash.get(RUN, None)
+    for item in items:
+        reason = selection.skip_reason(item, run.device if run else None, is_on=run is not None)
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest) -> "Perf":
+    """Measure: perf(step, samples_per_step=64), perf.loop(loader, step), perf.compare(without=…, with_=…)."""
+    run = request.config.stash.get(RUN, None)
+    if run is None:
+        pytest.skip("performance test: run with --perf")
+    return run.meter(request.node)

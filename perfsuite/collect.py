@@ -1,0 +1,127 @@
+"""Turn marker arguments and the stored baseline into limits, before anything is measured."""
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from perfsuite.errors import InvalidMarker
+from perfsuite.records import METRICS, Expectation, Limit, Match, Metric, Settings, Tolerance
+from perfsuite.units import Unit, parse
+
+LIMITS: Mapping[str, Metric] = {metric.limit_name: metric for metric in METRICS.values()}
+SETTING_UNITS: Mapping[str, Unit | type] = {
+    "tolerance": Unit.FRACTION,
+    "memory_tolerance": Unit.FRACTION,
+    "min_time": Unit.SECONDS,
+    "max_time": Unit.SECONDS,
+    "device": str,
+    "strict": bool,
+}
+MARKER = "the perf marker"
+BASELINE = "the baseline"
+
+
+class Mark(Protocol):
+    """What is read of a pytest mark."""
+
+    @property
+    def args(self) -> tuple[object, ...]: ...  # noqa: D102
+    @property
+    def kwargs(self) -> Mapping[str, object]: ...  # noqa: D102
+
+
+def parse_markers(marks: Iterable[Mark]) -> tuple[tuple[Limit, ...], dict[str, object]]:
+    """Return the limits and settings of a test's perf markers, the closest to the test winning."""
+    merged: dict[str, object] = {}
+    for mark in marks:
+        if mark.args:
+            raise InvalidMarker(
+                f"perf takes named arguments only, got {', '.join(map(repr, mark.args))}; known: {_known()}"
+            )
+        for name, value in mark.kwargs.items():
+            merged.setdefault(name, value)
+    limits = parse_limits({k: v for k, v in merged.items() if k not in SETTING_UNITS}, MARKER)
+    settings = {k: parse_setting(k, v) for k, v in merged.items() if k in SETTING_UNITS}
+    return limits, settings
+
+
+def parse_limits(arguments: Mapping[str, object], source: str) -> tuple[Limit, ...]:
+    """Return the limits given as keyword arguments, or refuse all wrong ones at once."""
+    limits, problems = [], []
+    for name, value in arguments.items():
+        if name not in LIMITS:
+            problems.append(f"unknown argument {name!r}{_nearest(name)}")
+            continue
+        try:
+            limits.append(Limit(LIMITS[name], parse(value, LIMITS[name].unit), source))
+        except ValueError as error:
+            problems.append(f"{name}: {error}")
+    if problems:
+        raise InvalidMarker(f"{'; '.join(problems)}. Known: {_known()}")
+    return tuple(limits)
+
+
+def parse_setting(name: str, value: object) -> object:
+    """Return a setting of a marker, the command line or an ini file in its own type."""
+    kind = SETTING_UNITS[name]
+    if isinstance(kind, Unit):
+        try:
+            return parse(value, kind)
+        except ValueError as error:
+            raise InvalidMarker(f"{name}: {error}") from None
+    if not isinstance(value, kind):
+        raise InvalidMarker(f"{name}: {value!r} is not a {kind.__name__}")
+    return value
+
+
+def expect(
+    limits: tuple[Limit, ...],
+    settings: Settings,
+    *,
+    stored: Mapping[str, Mapping[str, float]],
+    match: Match,
+    match_reason: str,
+    device_tolerances: Mapping[str, Tolerance],
+) -> Expectation:
+    """Join marker limits and baseline values into one expectation; only an exact match gates."""
+    gating = stored if match is Match.EXACT else {}
+    return Expectation(
+        limits=limits,
+        by_reading={
+            name: _baseline_limits(values, settings, device_tolerances) for name, values in gating.items()
+        },
+        match=match,
+        match_reason=match_reason,
+        stored=stored,
+        settings=settings,
+    )
+
+
+def _baseline_limits(
+    values: Mapping[str, float], settings: Settings, device_tolerances: Mapping[str, Tolerance]
+) -> tuple[Limit, ...]:
+    limits = []
+    for name, value in values.items():
+        metric = METRICS[name]
+        tolerance = device_tolerances.get(name, metric.tolerance)
+        if metric.tolerance is None or tolerance is None:
+            continue
+        asked = settings.tolerance if metric.is_timing else settings.memory_tolerance
+        relative = tolerance.relative if asked is None else asked
+        allowed = max(relative * value, tolerance.absolute)
+        bound = max(value - allowed, 0.0) if metric.higher_is_better else value + allowed
+        limits.append(Limit(metric, bound, BASELINE, reference=value, tolerance=relative))
+    return tuple(limits)
+
+
+def _known() -> str:
+    return ", ".join(_names())
+
+
+def _names() -> Sequence[str]:
+    return [*LIMITS, *SETTING_UNITS]
+
+
+def _nearest(name: str) -> str:
+    near = difflib.get_close_matches(name, _names(), n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,0 +1,143 @@
+"""The CPU as a real device: wall clock, process CPU time, and resident memory really reset per test."""
+
+import contextlib
+import ctypes
+import gc
+import os
+import sys
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+
+from perfsuite.devices import DeviceFacts, Timing
+from perfsuite.devices.compiling import compile_state
+from perfsuite.devices.cpu_name import cpu_name
+from perfsuite.records import Tolerance
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # proc(5): reset the resident high-water mark to the present size
+
+
+class CpuDevice:
+    """Measure on the processor with the clock on the wall."""
+
+    name = "cpu"
+    is_accelerator = False
+    modelled = False
+    min_seconds = 1.0
+    # Resident size moves by whole arenas; only growth beyond them says something.
+    tolerances: Mapping[str, Tolerance] = {"peak_memory": Tolerance(0.10, 16 * 2**20)}
+
+    def __init__(self) -> None:
+        self._resident_before = resident_bytes("VmRSS")
+
+    def facts(self) -> DeviceFacts:
+        """Return the processor's name and the threads torch uses on it."""
+        return DeviceFacts("cpu", cpu_name(), "perf_counter", threads=thread_count())
+
+    def count(self) -> int:
+        """Return 1: all cores are one device."""
+        return 1
+
+    def now(self) -> float:
+        """Return the wall clock."""
+        return time.perf_counter()
+
+    def wait(self) -> None:
+        """Return at once: CPU work is over when the call returns."""
+
+    def state(self) -> Hashable:
+        """Return the number of compiled graphs."""
+        return compile_state()
+
+    def begin_test(self) -> None:
+        """Give freed memory back to the system and take the rest as zero."""
+        _warm_torch()
+        gc.collect()
+        _trim_heap()
+        self._resident_before = resident_bytes("VmRSS")
+
+    def start(self) -> "CpuWindow":
+        """Reset the resident peak and start the clock."""
+        return CpuWindow(self._resident_before)
+
+
+class CpuWindow:
+    """Marks on the wall clock."""
+
+    def __init__(self, resident_before: int | None) -> None:
+        self._resident_before = resident_before
+        self._peak_was_reset = reset_resident_peak()
+        self._marks = [time.perf_counter()]  # the clock runs from here
+        self._cpu_start = time.process_time()
+
+    def mark(self) -> None:
+        """Note the end of a step."""
+        self._marks.append(time.perf_counter())
+
+    def known(self) -> Sequence[float]:
+        """Return all steps: on the CPU nothing is outstanding."""
+        return self._steps()
+
+    def stop(self) -> Timing:
+        """Read CPU time and peak memory."""
+        wall = time.perf_counter() - self._marks[0]
+        busy = time.process_time() - self._cpu_start
+        peak = resident_bytes("VmHWM") if self._peak_was_reset else None
+        before = self._resident_before
+        growth = None if peak is None or before is None else float(max(peak - before, 0))
+        notes = () if growth is not None else ("peak_memory_bytes: needs Linux's /proc",)
+        # Clock ticks are coarser than short windows; a share above the whole is rounding.
+        share = min(busy / (wall * thread_count()), 1.0) if wall > 0 else None
+        return Timing(self._steps(), wall, share, growth, notes=notes)
+
+    def close(self) -> None:
+        """Nothing runs beside the steps."""
+
+    def _steps(self) -> tuple[float, ...]:
+        return tuple(after - before for before, after in zip(self._marks, self._marks[1:], strict=False))
+
+
+def thread_count() -> int:
+    """Return torch's threads if the test uses torch, else the cores this process may use."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        return int(torch.get_num_threads())
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resident_bytes(field: str) -> int | None:
+    """Return VmRSS or VmHWM of this process, None where the system does not tell."""
+    try:
+        text = _STATUS.read_text()
+    except OSError:
+        return None
+    for line in text.splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def reset_resident_peak() -> bool:
+    """Reset the high-water mark to the present size; tell whether the system did."""
+    try:
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+    except OSError:
+        return False
+    return True
+
+
+def _trim_heap() -> None:
+    # glibc keeps freed arenas; without this a test would be credited with its predecessor's memory.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def _warm_torch() -> None:
+    """Let torch take what it takes once (thread pools, autograd), so that no test is charged for it."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    weight = torch.ones(64, 64, requires_grad=True)
+    (torch.ones(64, 64) @ weight).sum().backward()

@@ -1,0 +1,180 @@
+"""A CUDA device: one event per step, one wait at the end, the allocator's peak as the gated memory."""
+
+import time
+from collections.abc import Hashable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from perfsuite.devices import DeviceFacts, Timing
+from perfsuite.devices.compiling import compile_state
+from perfsuite.devices.nvml import Nvml, Sampler, open_nvml
+from perfsuite.errors import DeviceMissing
+from perfsuite.records import Tolerance
+
+# Events of one stream that do not add up to the wall time: work runs on other streams.
+_STREAM_MISMATCH = 0.02
+
+
+def available_count() -> int:
+    """Return how many CUDA devices torch sees, 0 without torch."""
+    torch = _torch()
+    return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_available() else 0
+
+
+def open_cuda(index: int | None) -> "CudaDevice":
+    """Return the CUDA device of that index (torch's current one for None), or say why there is none."""
+    torch = _torch()
+    wanted = "cuda" if index is None else f"cuda:{index}"
+    if torch is None:
+        raise DeviceMissing(f"device {wanted} was asked for, but torch is not installed")
+    if torch.version.cuda is None:
+        raise DeviceMissing(
+            f"device {wanted} was asked for, but torch {torch.__version__} is a build without CUDA; "
+            "install a CUDA build, or measure with --perf-device=cpu"
+        )
+    if not torch.cuda.is_available():
+        raise DeviceMissing(
+            f"device {wanted} was asked for, but torch {torch.__version__} for CUDA {torch.version.cuda} "
+            "sees none; "
+            "check nvidia-smi and CUDA_VISIBLE_DEVICES, or measure with --perf-device=cpu"
+        )
+    count = torch.cuda.device_count()
+    number = torch.cuda.current_device() if index is None else index
+    if number >= count:
+        raise DeviceMissing(
+            f"device {wanted} was asked for, but torch sees {count}: cuda:0 to cuda:{count - 1}"
+        )
+    return CudaDevice(torch, number)
+
+
+def _torch() -> ModuleType | None:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    return torch
+
+
+class CudaDevice:
+    """Measure on one GPU through torch's current stream."""
+
+    is_accelerator = True
+    modelled = False
+    min_seconds = 5.0  # NVML renews its utilization every 1/6 to 1 s; fewer samples are a guess
+    tolerances: Mapping[str, Tolerance] = {}
+
+    def __init__(self, torch: Any, index: int, nvml: Nvml | None = None) -> None:
+        self._torch = torch
+        self._index = index
+        self.name = f"cuda:{index}"
+        # Tests say device="cuda"; it must mean the device that is measured.
+        torch.cuda.set_device(index)
+        self._nvml = open_nvml(self._uuid()) if nvml is None else nvml
+
+    def facts(self) -> DeviceFacts:
+        """Return the card's name, UUID and memory, the driver and CUDA."""
+        properties = self._torch.cuda.get_device_properties(self._index)
+        return DeviceFacts(
+            "cuda",
+            properties.name,
+            "CUDA events",
+            uuid=self._uuid(),
+            memory_bytes=properties.total_memory,
+            driver=self._nvml.driver(),
+            cuda=self._torch.version.cuda,
+        )
+
+    def _uuid(self) -> str:
+        # torch prints the bare number; NVML and baselines want the prefix that says what it names.
+        bare = str(self._torch.cuda.get_device_properties(self._index).uuid)
+        return bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
+
+    def count(self) -> int:
+        """Return how many CUDA devices torch sees."""
+        return int(self._torch.cuda.device_count())
+
+    def now(self) -> float:
+        """Return the host's wall clock."""
+        return time.perf_counter()
+
+    def wait(self) -> None:
+        """Wait for all streams of the device."""
+        self._torch.cuda.synchronize(self._index)  # the CPU waits here
+
+    def state(self) -> Hashable:
+        """Return what still moves while compiling, autotuning and growing the allocator's pools."""
+        stats = self._torch.cuda.memory_stats(self._index)
+        return (compile_state(), stats.get("num_device_alloc", 0), stats.get("num_alloc_retries", 0))
+
+    def begin_test(self) -> None:
+        """Give cached blocks back, so that reserved memory is this test's own."""
+        self.wait()
+        self._torch.cuda.empty_cache()
+
+    def start(self) -> "CudaWindow":
+        """Empty the queue, reset the peaks, start sampler and clock."""
+        self.wait()
+        self._torch.cuda.reset_peak_memory_stats(self._index)
+        return CudaWindow(self._torch, self._index, self._nvml)
+
+
+class CudaWindow:
+    """Events on the current stream; nothing waits before stop."""
+
+    def __init__(self, torch: Any, index: int, nvml: Nvml) -> None:
+        self._torch = torch
+        self._index = index
+        self._sampler = Sampler(nvml)
+        self._nvml = nvml
+        self._retries = self._allocator("num_alloc_retries")
+        self._sampler.start()
+        self._events: list[Any] = []
+        self._seconds: list[float] = []
+        self._wall_start = time.perf_counter()  # the clock runs from here
+        self._record()
+
+    def _record(self) -> None:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def mark(self) -> None:
+        """Record an event behind the step's work."""
+        self._record()
+
+    def known(self) -> Sequence[float]:
+        """Return the steps whose events have completed; asks, never waits."""
+        while (last := len(self._seconds) + 1) < len(self._events) and self._events[last].query():
+            self._seconds.append(self._events[last - 1].elapsed_time(self._events[last]) / 1e3)
+        return self._seconds
+
+    def stop(self) -> Timing:
+        """Wait once, then read all events, the allocator and NVML."""
+        self._torch.cuda.synchronize(self._index)  # the CPU waits here, once per window
+        wall = time.perf_counter() - self._wall_start
+        sampled = self._sampler.stop()
+        steps = tuple(self.known())
+        peak = self._torch.cuda.max_memory_allocated(self._index)
+        reported = {
+            "reserved_memory_bytes": float(self._torch.cuda.max_memory_reserved(self._index)),
+            "alloc_retries": float(self._allocator("num_alloc_retries") - self._retries),
+            **sampled.reported,
+        }
+        return Timing(
+            steps, wall, sampled.utilization, float(peak), reported, (*sampled.notes, *_streams(steps, wall))
+        )
+
+    def close(self) -> None:
+        """End the sampler without touching the device: after a failed step it may be unusable."""
+        self._sampler.stop()
+
+    def _allocator(self, name: str) -> int:
+        return int(self._torch.cuda.memory_stats(self._index).get(name, 0))
+
+
+def _streams(steps: Sequence[float], wall: float) -> tuple[str, ...]:
+    """Say when the current stream's events do not explain the wall time."""
+    total = sum(steps)
+    if wall <= 0 or abs(total - wall) / wall <= _STREAM_MISMATCH:
+        return ()
+    return (f"events add up to {total:.3f} s of {wall:.3f} s wall time: work may run on other streams",)

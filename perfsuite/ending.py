@@ -1,0 +1,128 @@
+"""What a measuring run gathers, and what becomes of it at the end: JSON, baselines, the table."""
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from perfsuite import baselines
+from perfsuite.environment import Environment
+from perfsuite.errors import PerfsuiteError
+from perfsuite.options import Options
+from perfsuite.records import Result
+from perfsuite.remember import remember
+from perfsuite.report import machine, terminal
+
+_NOT_REPEATED = ("--perf", "--save-baseline", "--perf-strict")
+
+
+@dataclass
+class Ledger:
+    """All that the tests of one run left behind."""
+
+    config: pytest.Config
+    options: Options
+    results: dict[str, Result] = field(default_factory=dict)
+    params: dict[str, dict[str, object]] = field(default_factory=dict)
+    environments: dict[str, Environment] = field(default_factory=dict)  # by device
+    collected: set[str] = field(default_factory=set)
+    benchmarked: int = 0
+
+    @property
+    def is_measured(self) -> bool:
+        """Tell whether anything at all was measured."""
+        return self.benchmarked > 0 or any(result.readings for result in self.results.values())
+
+    def shown(self, path: Path) -> str:
+        """Return a path as short as it can be said."""
+        root = self.config.rootpath
+        return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
+
+    def save_command(self) -> str:
+        """Return the command that stores this run's readings."""
+        given = [str(argument) for argument in self.config.invocation_params.args]
+        return shlex.join(["pytest", "--save-baseline", *(a for a in given if a not in _NOT_REPEATED)])
+
+
+class Ending:
+    """The hooks at the end of a measuring run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._options = ledger.options
+        self._saved = 0
+        self._told: list[terminal.Line] = []
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write JSON and baselines; a run that measured nothing is not green."""
+        if session.config.option.collectonly:
+            return
+        results = list(self._ledger.results.values())
+        if self._options.json_path and any(result.readings for result in results):
+            self._write_json(results, self._options.json_path, session)
+        if self._options.save_baseline:
+            self._save(results, session)
+        if not self._ledger.is_measured and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+            self._tell("nothing was measured: no performance test ran, so this run is not green", "red")
+
+    def _tell(self, text: str, colour: str = "") -> None:
+        self._told.append((text, colour))
+
+    def _write_json(self, results: list[Result], path: Path, session: pytest.Session) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(machine.render(results, self._ledger.environments, self._ledger.params), "utf-8")
+        except OSError as error:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._tell(f"--perf-json: {path} was not written: {error.strerror}", "red")
+        else:
+            self._tell(f"readings written to {self._ledger.shown(path)}")
+
+    def _save(self, results: list[Result], session: pytest.Session) -> None:
+        is_green = session.exitstatus == pytest.ExitCode.OK
+        documents = remember(results, self._ledger.environments) if is_green else {}
+        if not documents:
+            self._tell(
+                "no baseline was stored: it takes a run that measures something and fails nowhere", "red"
+            )
+            return
+        try:
+            for test, document in documents.items():
+                key = Environment.from_stored(document["environment"]).key
+                baselines.save(baselines.path_for(self._options.baseline_dir, key, test), document)
+                self._saved += 1
+        except PerfsuiteError as error:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._tell(str(error), "red")
+        noun = "baseline" if self._saved == 1 else "baselines"
+        folder = self._ledger.shown(self._options.baseline_dir)
+        self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the table and what should be told after it."""
+        results = list(self._ledger.results.values())
+        lines = terminal.table(results, terminalreporter._tw.fullwidth, saved=self._saved > 0)
+        lines += terminal.closing(results, self._ledger.save_command(), is_saved=self._saved > 0)
+        lines += [*self._unmatched(), *self._told]
+        if lines:
+            terminalreporter.write_sep("=", "performance")
+        for text, colour in lines:
+            terminalreporter.write_line(text, **({colour: True} if colour else {}))
+
+    def _unmatched(self) -> list[terminal.Line]:
+        """Tell stored entries that no test matched; silent where the command line named single tests."""
+        config, collected = self._ledger.config, self._ledger.collected
+        if any("::" in str(argument) for argument in config.invocation_params.args):
+            return []
+        files = {test.partition("::")[0] for test in collected}
+        lines: list[terminal.Line] = []
+        for key in sorted({environment.key for environment in self._ledger.environments.values()}):
+            for test, path in baselines.stored_tests(self._options.baseline_dir, key).items():
+                file = test.partition("::")[0]
+                is_gone = file in files or not (config.rootpath / file).exists()
+                if is_gone and test not in collected:
+                    where = self._ledger.shown(path)
+                    lines.append((f"stored, but there is no such test: {test} ({where})", "yellow"))
+        return lines

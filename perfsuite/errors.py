@@ -1,0 +1,25 @@
+"""The errors a user can cause, each saying what is wrong and what to do."""
+
+
+class PerfsuiteError(Exception):
+    """Any error of input or set-up; the plugin shows its text without a traceback."""
+
+
+class InvalidMarker(PerfsuiteError):
+    """A perf marker says something that cannot be meant."""
+
+
+class InvalidBaseline(PerfsuiteError):
+    """A stored baseline cannot be trusted as it is."""
+
+
+class BaselineNotWritten(PerfsuiteError):
+    """A baseline could not be written; what was stored before is untouched."""
+
+
+class DeviceMissing(PerfsuiteError):
+    """A device asked for by name is not there."""
+
+
+class UnusableStep(PerfsuiteError):
+    """The measured callable or loader cannot be measured as given."""

@@ -1,0 +1,63 @@
+"""Hold readings against limits; pure, and knows nothing but limits."""
+
+import math
+from collections.abc import Iterable
+
+from perfsuite.records import Limit, Outcome, Reading, Verdict
+
+
+def judge(reading: Reading, limits: Iterable[Limit]) -> tuple[Verdict, ...]:
+    """Return one verdict per limit that applies to this kind of reading."""
+    return tuple(_verdict(reading, limit) for limit in limits if reading.kind in limit.metric.kinds)
+
+
+def judge_unmeasured(readings: Iterable[Reading], limits: Iterable[Limit]) -> tuple[Verdict, ...]:
+    """Return a failure for every limit on something none of a test's readings can carry.
+
+    A limit that nothing was held against must not look like one that was kept.
+    """
+    kinds = {reading.kind for reading in readings}
+    return tuple(
+        Verdict("", Outcome.UNMEASURED, limit, reason=_who_measures(limit))
+        for limit in limits
+        if not kinds & limit.metric.kinds
+    )
+
+
+def _verdict(reading: Reading, limit: Limit) -> Verdict:
+    metric = limit.metric
+    # A claim must be proven, so its cautious end counts; a loss against the baseline must be seen.
+    measured = reading.judged(metric) if limit.reference is None else reading.value(metric)
+    if measured is None:
+        return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=_why_absent(reading, metric.field))
+    if not math.isfinite(measured) or measured < 0:
+        return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"{measured} is not a {metric.label}")
+    if metric.is_better(limit.bound, measured):
+        return Verdict(reading.name, Outcome.MISSED, limit, measured)
+    return Verdict(reading.name, _passed_how(limit, measured), limit, measured)
+
+
+def _passed_how(limit: Limit, measured: float) -> Outcome:
+    if limit.reference is None:
+        return Outcome.PASSED
+    # The same distance on the good side as the tolerance allows on the bad one.
+    mirrored = 2 * limit.reference - limit.bound
+    return Outcome.IMPROVED if limit.metric.is_better(measured, mirrored) else Outcome.PASSED
+
+
+def _why_absent(reading: Reading, field: str) -> str:
+    for note in reading.notes:
+        if note.startswith(f"{field}: "):
+            return note.removeprefix(f"{field}: ")
+    return f"{reading.device} does not measure it"
+
+
+def _who_measures(limit: Limit) -> str:
+    calls = {
+        "step": "perf(step)",
+        "loop": "perf.loop",
+        "comparison": "perf.compare",
+        "benchmark": "benchmark",
+    }
+    able = [calls[kind] for kind in ("step", "loop", "comparison") if kind in limit.metric.kinds]
+    return f"the test did not call {' or '.join(able)}"

@@ -1,0 +1,1 @@
+"""Turn results into text; every renderer knows only the record."""

@@ -1,0 +1,127 @@
+"""Readings in pytest-benchmark's JSON shape, so that its compare and its readers take them."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from typing import Any
+
+from perfsuite.environment import Environment
+from perfsuite.records import METRICS, Reading, Result
+from perfsuite.report.terminal import against_baseline
+from perfsuite.statistics import deviation, mean, median, quantile
+
+
+def render(
+    results: Sequence[Result],
+    environments: Mapping[str, Environment],
+    params: Mapping[str, Mapping[str, object]],
+) -> str:
+    """Return the JSON text of all readings."""
+    any_environment = next(iter(environments.values()))
+    document = {
+        "machine_info": _machine_info(any_environment),
+        "commit_info": {
+            "id": any_environment.commit or "unknown",
+            "dirty": any_environment.dirty,
+            "project": "",
+            "branch": "(unknown)",
+            "time": None,
+            "author_time": None,
+        },
+        "benchmarks": [
+            _benchmark(result, reading, params.get(result.test, {}), environments[reading.device])
+            for result in results
+            for reading in result.readings
+        ],
+        "datetime": datetime.now(UTC).isoformat(),
+        "version": metadata.version("pytest-benchmark"),
+    }
+    return json.dumps(document, indent=1, sort_keys=True, default=repr, allow_nan=False) + "\n"
+
+
+def _machine_info(environment: Environment) -> dict[str, Any]:
+    return {
+        "node": platform.node(),
+        "machine": platform.machine(),
+        "processor": platform.processor(),
+        "system": platform.system(),
+        "release": platform.release(),
+        "python_version": platform.python_version(),
+        "python_implementation": platform.python_implementation(),
+        "cpu": {"brand_raw": environment.cpu},
+        "perfsuite": environment.to_stored(),
+    }
+
+
+def _benchmark(
+    result: Result, reading: Reading, params: Mapping[str, object], environment: Environment
+) -> dict[str, Any]:
+    # One entry per reading: a second one in the same test needs a name of its own.
+    suffix = f" ({reading.name})" if len(result.readings) > 1 else ""
+    return {
+        "group": None,
+        "name": result.test.rsplit("::", 1)[-1] + suffix,
+        "fullname": result.test + suffix,
+        "params": dict(params) or None,
+        "param": None,
+        "options": {"timer": environment.device_kind, "warmup": reading.warmup_steps},
+        "stats": stats(reading.rounds),
+        "extra_info": {
+            "perfsuite": {
+                "reading": reading.name,
+                "kind": reading.kind,
+                "device": reading.device,
+                "modelled": reading.modelled,
+                "metrics": {
+                    metric.name: {
+                        "value": reading.value(metric),
+                        "unit": metric.unit.value,
+                        "higher_is_better": metric.higher_is_better,
+                    }
+                    for metric in METRICS.values()
+                },
+                "reported": dict(reading.reported),
+                "notes": list(reading.notes),
+                "against_baseline": against_baseline(result, reading),
+                "verdicts": [
+                    {"outcome": v.outcome.value, "limit": v.limit.metric.limit_name if v.limit else None}
+                    for v in result.verdicts
+                    if v.reading in (reading.name, "")
+                ],
+                "failed": result.is_failed,
+            }
+        },
+    }
+
+
+def stats(data: Sequence[float]) -> dict[str, Any]:
+    """Return the statistics pytest-benchmark stores of its rounds."""
+    q1, q3 = quantile(data, 0.25), quantile(data, 0.75)
+    centre, spread = mean(data), deviation(data)
+    iqr = q3 - q1
+    low, high = q1 - 1.5 * iqr, q3 + 1.5 * iqr
+    inside = [value for value in data if low <= value <= high]
+    iqr_outliers = len(data) - len(inside)
+    stddev_outliers = sum(abs(value - centre) > spread for value in data)
+    return {
+        "min": min(data),
+        "max": max(data),
+        "mean": centre,
+        "stddev": spread,
+        "median": median(data),
+        "q1": q1,
+        "q3": q3,
+        "iqr": iqr,
+        "ld15iqr": min(inside),
+        "hd15iqr": max(inside),
+        "iqr_outliers": iqr_outliers,
+        "stddev_outliers": stddev_outliers,
+        "outliers": f"{stddev_outliers};{iqr_outliers}",
+        "ops": 1 / centre if centre > 0 else 0.0,
+        "total": sum(data),
+        "rounds": len(data),
+        "iterations": 1,
+        "data": list(data),
+    }

@@ -1,0 +1,104 @@
+"""Say what a verdict means: measured, asked, by whom, how far off, what to do."""
+
+from collections.abc import Iterable, Mapping
+
+from perfsuite.records import METRICS, Metric, Outcome, Reading, Result, Verdict
+from perfsuite.units import Unit, show
+
+
+def failure_text(result: Result) -> str:
+    """Return all failed limits of a test; the first line stands alone in the short summary."""
+    failed = [verdict for verdict in result.verdicts if verdict.outcome.is_failure]
+    readings = {reading.name: reading for reading in result.readings}
+    lines: list[str] = []
+    for verdict in failed:
+        reading = readings.get(verdict.reading)
+        lines.append(_named(verdict_line(verdict, reading), verdict, readings))
+        lines.extend(f"  {line}" for line in _context(verdict, reading, result))
+    return "\n".join(lines)
+
+
+def _named(line: str, verdict: Verdict, readings: Mapping[str, Reading]) -> str:
+    # One reading needs no name; of several, each line must say whose it is.
+    return f"{verdict.reading}: {line}" if verdict.reading and len(readings) > 1 else line
+
+
+def verdict_line(verdict: Verdict, reading: Reading | None) -> str:
+    """Return one line for one failed limit."""
+    limit = verdict.limit
+    if limit is None:
+        return verdict.reason
+    metric = limit.metric
+    label = metric_label(metric, reading)
+    asked = show(limit.bound, metric.unit)
+    if verdict.outcome is Outcome.UNMEASURED or verdict.measured is None:
+        word = "at least" if metric.higher_is_better else "at most"
+        return f"{label} was not measured, but {limit.source} asks for {word} {asked}: {verdict.reason}"
+    side = "below" if metric.higher_is_better else "above"
+    measured = show(verdict.measured, metric.unit)
+    if limit.reference is None:
+        off = _off(verdict.measured, limit.bound)
+        shown = _with_interval(metric, reading, measured)
+        return f"{label} {shown} is {side} the {asked} asked by {limit.source}{off}"
+    change = abs(verdict.measured - limit.reference) / limit.reference if limit.reference else 1.0
+    return (
+        f"{label} {measured} is {100 * change:.1f} % {side} the baseline "
+        f"{show(limit.reference, metric.unit)} (allowed: {asked})"
+    )
+
+
+def _with_interval(metric: Metric, reading: Reading | None, measured: str) -> str:
+    """Say that a speed-up is judged by the end of its interval that is certain."""
+    if metric.judged_field is None or reading is None or reading.speedup is None:
+        return measured
+    high = show(reading.speedup_high, metric.unit)
+    return f"{show(reading.speedup, metric.unit)} (proven: {measured}, 95 % interval to {high})"
+
+
+def metric_label(metric: Metric, reading: Reading | None) -> str:
+    """Return a metric's name, with the device where the name alone would promise too much."""
+    label = metric.label
+    if metric.name == "utilization" and reading is not None:
+        label = f"{reading.device.split(':')[0].upper().replace('CUDA', 'GPU')} {label}"
+    return f"modelled {label}" if reading is not None and reading.modelled else label
+
+
+def _off(measured: float, bound: float) -> str:
+    return f" (off by {100 * abs(measured - bound) / bound:.0f} %)" if bound else ""
+
+
+def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Iterable[str]:
+    """Yield where the time went and what to do about it."""
+    limit = verdict.limit
+    if limit is None or reading is None or verdict.outcome is not Outcome.MISSED:
+        return
+    if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
+        yield from _where_time_went(reading, result)
+    if limit.reference is not None:
+        worse = "slower" if limit.metric.is_timing else "larger"
+        yield f"if the {worse} figure is meant: delete this test's baseline and run pytest --save-baseline"
+
+
+def _where_time_went(reading: Reading, result: Result) -> Iterable[str]:
+    if reading.data_wait is None:
+        return
+    before = result.expectation.stored.get(reading.name, {}).get("data_wait")
+    beside = "" if before is None else f" (baseline {show(before, Unit.FRACTION)})"
+    yield (
+        f"where the step's time went: data wait {show(reading.data_wait, Unit.FRACTION)}{beside}, "
+        f"step {show(1 - reading.data_wait, Unit.FRACTION)}"
+    )
+    if reading.data_wait >= 0.2:
+        workers = int(reading.reported.get("num_workers", 0))
+        yield f"likely cause: the loader. Try more num_workers (now {workers}) or cheaper samples"
+
+
+def properties(result: Result) -> Iterable[tuple[str, object]]:
+    """Yield what junitxml keeps of a test."""
+    many = len(result.readings) > 1
+    for reading in result.readings:
+        prefix = f"perf.{reading.name}." if many else "perf."
+        for metric in METRICS.values():
+            if (value := reading.value(metric)) is not None:
+                yield f"{prefix}{metric.name}", value
+        yield f"{prefix}device", reading.device

@@ -1,0 +1,162 @@
+"""The header line, the table and the closing hints, as plain lines with a colour word each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perfsuite.records import METRICS, Match, Metric, Outcome, Reading, Result
+from perfsuite.units import Unit, show
+
+Line = tuple[str, str]  # text, colour ("" for none)
+
+_LEAST_NAME = 24
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its title and how a row fills it."""
+
+    title: str
+    metric: Metric | None = None
+
+    def cell(self, reading: Reading) -> str:
+        """Return a metric's figure of a reading."""
+        return show(reading.value(self.metric), self.metric.unit) if self.metric else ""
+
+
+def table(results: Sequence[Result], width: int, *, saved: bool = False) -> list[Line]:
+    """Return the table of all readings, made to fit the terminal."""
+    rows = [(result, reading) for result in results for reading in result.readings]
+    if not rows:
+        return []
+    columns = _columns([reading for _, reading in rows])
+    titles = ["test", *(column.title for column in columns), "against baseline", "verdict"]
+    heads = [_stacked(title) for title in titles]
+    cells = [
+        [
+            _test_name(result, reading),
+            *(column.cell(reading) for column in columns),
+            against_baseline(result, reading),
+            _verdict_word(result, reading, saved),
+        ]
+        for result, reading in rows
+    ]
+    upper, lower = ([head[i] for head in heads] for i in (0, 1))
+    widths = [max(len(line[i]) for line in [upper, lower, *cells]) for i in range(len(titles))]
+    room = width - sum(widths[1:]) - 2 * (len(widths) - 1)
+    if room < min(widths[0], _LEAST_NAME):
+        return _narrow_table((upper, lower), cells, widths, width)
+    widths[0] = min(widths[0], room)
+    return [
+        *((_row(head, widths), "bold") for head in (upper, lower)),
+        *((_row(line, widths), _COLOURS.get(line[-1], "")) for line in cells),
+    ]
+
+
+def _narrow_table(
+    heads: tuple[list[str], list[str]], cells: list[list[str]], widths: list[int], width: int
+) -> list[Line]:
+    """Give the name a line of its own where it would not fit beside its figures."""
+    widths = [2, *widths[1:]]
+    lines = [(_row(["", *head[1:]], widths), "bold") for head in heads]
+    for line in cells:
+        colour = _COLOURS.get(line[-1], "")
+        lines += [(_shortened(line[0], width), colour), (_row(["", *line[1:]], widths), colour)]
+    return lines
+
+
+def _stacked(title: str) -> tuple[str, str]:
+    first, _, second = title.rpartition(" ")
+    return first, second
+
+
+_COLOURS = {"failed": "red", "improved": "green", "ok": "", "near": "yellow"}
+
+
+def _columns(readings: Iterable[Reading]) -> list[Column]:
+    shown = ["samples_per_s", "utilization", "peak_memory", "step_time"]
+    kinds = {reading.kind for reading in readings}
+    shown += [name for name in ("data_wait", "speedup") if METRICS[name].kinds & kinds]
+    return [Column(METRICS[name].label, METRICS[name]) for name in shown]
+
+
+def _test_name(result: Result, reading: Reading) -> str:
+    name = result.test.rsplit("/", 1)[-1]
+    return f"{name} ({reading.name})" if len(result.readings) > 1 else name
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    first = _shortened(cells[0], widths[0]).ljust(widths[0])
+    rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+    return "  ".join([first, *rest]).rstrip()
+
+
+def _shortened(text: str, width: int) -> str:
+    # The end tells tests apart (name, parameters), the beginning only the file.
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def against_baseline(result: Result, reading: Reading) -> str:
+    """Return how far the primary figure moved from the baseline."""
+    stored = result.expectation.stored.get(reading.name, {})
+    metric = METRICS["speedup" if reading.kind == "comparison" else "samples_per_s"]
+    before, now = stored.get(metric.name), reading.value(metric)
+    if before is None or now is None or before == 0:
+        return "none"
+    change = f"{round(100 * (now / before - 1), 1) + 0.0:+.1f} %"  # + 0.0: there is no −0.0 %
+    return f"{change} (near)" if result.expectation.match is Match.NEAR else change
+
+
+def _verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+    outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
+    if result.error or any(outcome.is_failure for outcome in outcomes):
+        return "failed"
+    if saved:
+        return "saved"
+    if Outcome.IMPROVED in outcomes:
+        return "improved"
+    return "ok" if outcomes else "no limit"
+
+
+def header(device: str, clock: str, baselines: str, key: str) -> str:
+    """Return the line that says what is measured, with which clock, against what."""
+    return f"perfsuite: {device}, clock: {clock}, baselines: {baselines}, key: {key}"
+
+
+def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = False) -> list[Line]:
+    """Return what should be told after the table: baselines missing, near, improved, and notes."""
+    lines: list[Line] = []
+    missing = [r for r in results if r.readings and r.expectation.match is Match.NONE]
+    near = [r for r in results if r.expectation.match is Match.NEAR]
+    better = [r for r in results if any(v.outcome is Outcome.IMPROVED for v in r.verdicts)]
+    if missing and not is_saved:
+        lines.append((f"{_tests(missing)} no baseline for this machine; store one with: {save_command}", ""))
+    reasons = sorted({r.expectation.match_reason for r in near})
+    lines.extend((f"near baseline, shown but not gated: {reason}", "yellow") for reason in reasons)
+    if better and not is_saved:
+        told = ", ".join(_improvement(result) for result in better)
+        lines.append((f"improved beyond the tolerance, baseline kept: {told}", "green"))
+        lines.append((f"  take it as the new baseline with: {save_command}", ""))
+    for result in results:
+        for reading in result.readings:
+            lines.extend((f"note: {_test_name(result, reading)}: {note}", "") for note in reading.notes)
+    return lines
+
+
+def _tests(results: Sequence[Result]) -> str:
+    return "1 test has" if len(results) == 1 else f"{len(results)} tests have"
+
+
+def _improvement(result: Result) -> str:
+    parts = [
+        f"{v.limit.metric.label} {show(v.limit.reference, v.limit.metric.unit)} → "
+        f"{show(v.measured, v.limit.metric.unit)}"
+        for v in result.verdicts
+        if v.outcome is Outcome.IMPROVED and v.limit is not None
+    ]
+    return f"{result.test.rsplit('/', 1)[-1]} ({', '.join(parts)})"
+
+
+def progress(phase: str, steps: int, seconds: float) -> str:
+    """Return the line shown while a test is being measured."""
+    unit = "pairs" if phase == "comparing" else "steps"
+    return f"{phase}: {steps:,} {unit}, {show(seconds, Unit.SECONDS)}"

@@ -1,0 +1,170 @@
+"""The pytest hooks of a measuring run: the five verbs in order, one test after the other."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from perfsuite import baselines, benchmarks, selection
+from perfsuite.collect import expect, parse_markers
+from perfsuite.devices import Device, open_device
+from perfsuite.ending import Ledger
+from perfsuite.environment import Environment
+from perfsuite.errors import PerfsuiteError
+from perfsuite.judge import judge, judge_unmeasured
+from perfsuite.measure import Plan
+from perfsuite.meter import Perf
+from perfsuite.options import Options, read_options
+from perfsuite.progress import ProgressLine
+from perfsuite.records import Expectation, Match, Outcome, Result, Verdict
+from perfsuite.report import messages, terminal
+
+METER = pytest.StashKey[Perf]()
+EXPECTATION = pytest.StashKey[Expectation]()
+_MAX_SECONDS = 10.0
+
+
+class PerfRun:
+    """One measuring session: its options, devices, and results so far."""
+
+    def __init__(self, config: pytest.Config, options: Options, device: Device) -> None:
+        self._config = config
+        self._options = options
+        self.device = device
+        self._devices = {options.settings({}).device: device}
+        self.ledger = Ledger(config, options)
+
+    @classmethod
+    def from_config(cls, config: pytest.Config) -> "PerfRun":
+        """Refuse what cannot be measured honestly before anything is collected."""
+        if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
+            raise pytest.UsageError(
+                "perfsuite: tests measured in parallel on one device disturb each other; "
+                "run --perf without pytest-xdist (-n 0)"
+            )
+        options = read_options(config)
+        try:
+            device = _open(config, options.settings({}).device)
+            if options.save_baseline:
+                baselines.check_writable(options.baseline_dir)
+        except PerfsuiteError as error:
+            raise pytest.UsageError(f"perfsuite: {error}") from None
+        return cls(config, options, device)
+
+    def environment(self, device: Device) -> Environment:
+        """Describe a device's environment, once."""
+        known = self.ledger.environments
+        if device.name not in known:
+            known[device.name] = Environment.from_device(
+                device.facts(), self._config.rootpath, self._options.baseline_dir
+            )
+        return known[device.name]
+
+    def pytest_report_header(self) -> str:
+        """Say what is measured, how, and against what."""
+        facts, key = self.device.facts(), self.environment(self.device).key
+        stored = len(list((self._options.baseline_dir / key).rglob("*.json")))
+        where = self.ledger.shown(self._options.baseline_dir)
+        threads = f", {facts.threads} threads" if facts.threads else ""
+        return terminal.header(
+            f"{self.device.name} ({facts.name}{threads})", facts.clock, f"{where} ({stored} stored)", key
+        )
+
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m: a deselected test still exists
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Note which tests there are."""
+        self.ledger.collected = {item.nodeid for item in items}
+
+    def meter(self, item: pytest.Item) -> Perf:
+        """Collect what is expected of a test and return the object that measures it."""
+        if METER not in item.stash:
+            limits, said = parse_markers(item.iter_markers("perf"))
+            settings = self._options.settings(said)
+            try:
+                device = self._device(settings.device)
+                stored = baselines.find(self._options.baseline_dir, item.nodeid, self.environment(device))
+            except PerfsuiteError as error:
+                pytest.fail(str(error), pytrace=False)
+            item.stash[EXPECTATION] = expect(
+                limits,
+                settings,
+                stored=stored.values,
+                match=stored.match,
+                match_reason=stored.reason,
+                device_tolerances=device.tolerances,
+            )
+            min_seconds = device.min_seconds if settings.min_time is None else settings.min_time
+            max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
+            plan = Plan(min_seconds, max_seconds, progress=ProgressLine.from_config(self._config))
+            device.begin_test()
+            item.stash[METER] = Perf(device, plan)
+        return item.stash[METER]
+
+    def _device(self, name: str) -> Device:
+        if name not in self._devices:
+            self._devices[name] = _open(self._config, name)
+        return self._devices[name]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
+        """Run the test, then judge all its readings at once; a missed limit fails the test itself."""
+        with benchmarks.watched(item, self.device) as watched:
+            try:
+                yield
+            except PerfsuiteError as error:
+                self._finish(item, error=str(error))
+                pytest.fail(str(error), pytrace=False)
+            except (pytest.skip.Exception, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._finish(item, error=repr(error))
+                raise
+        self.ledger.benchmarked += watched.is_measured
+        if not selection.is_perf_test(item):
+            return
+        meter = self.meter(item)
+        if watched.reading is not None:
+            meter.kept.append((watched.reading, ()))
+        result = self._finish(item)
+        if result.is_failed:
+            pytest.fail(messages.failure_text(result), pytrace=False)
+
+    def _finish(self, item: pytest.Item, error: str = "") -> Result:
+        meter, expectation = item.stash.get(METER, None), item.stash.get(EXPECTATION, Expectation())
+        result = Result(
+            item.nodeid,
+            expectation,
+            meter.readings if meter else (),
+            () if error or meter is None else self._verdicts(meter, expectation),
+            error,
+        )
+        ProgressLine.from_config(self._config).clear()
+        if result.readings or result.is_failed:
+            self.ledger.results[item.nodeid] = result
+            self.ledger.params[item.nodeid] = dict(getattr(getattr(item, "callspec", None), "params", {}))
+            item.user_properties.extend(messages.properties(result))
+        return result
+
+    def _verdicts(self, meter: Perf, expectation: Expectation) -> tuple[Verdict, ...]:
+        if not meter.kept:
+            why = "the test measured nothing: call perf(step), perf.loop or perf.compare in it"
+            return (Verdict("", Outcome.UNMEASURED, None, reason=why),)
+        verdicts: list[Verdict] = []
+        for reading, asked in meter.kept:
+            stored = expectation.by_reading.get(reading.name, ())
+            verdicts += judge(reading, (*expectation.limits, *asked, *stored))
+        verdicts += judge_unmeasured(meter.readings, expectation.limits)
+        if self._lacks_baseline(expectation):
+            why = "no baseline for this machine, and --perf-strict asks for one"
+            near = f" (the nearest differs: {expectation.match_reason})" if expectation.match_reason else ""
+            why = f"{why}{near}; store one with: {self.ledger.save_command()}"
+            verdicts.append(Verdict("", Outcome.NO_BASELINE, None, reason=why))
+        return tuple(verdicts)
+
+    def _lacks_baseline(self, expectation: Expectation) -> bool:
+        is_asked = expectation.settings.strict and not self._options.save_baseline
+        return is_asked and expectation.match is not Match.EXACT
+
+
+def _open(config: pytest.Config, name: str) -> Device:
+    offered: Device | None = config.hook.pytest_perf_device(config=config, name=name)
+    return offered if offered is not None else open_device(name)

@@ -1,0 +1,87 @@
+"""The shape of a baseline document, version by version; checks every number before it may judge anything."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from perfsuite.records import METRICS
+
+SCHEMA = "perfsuite-baseline/1"
+MAX_BYTES = 1_000_000
+MAX_ROUNDS = 200
+_MAX_READINGS = 100
+
+
+class InvalidDocument(ValueError):
+    """A document that cannot be a baseline."""
+
+
+def check(document: object) -> None:
+    """Raise InvalidDocument with the first thing that is wrong."""
+    whole = _mapping(document, "the document")
+    if whole.get("schema") != SCHEMA:
+        raise InvalidDocument(f"its schema is {whole.get('schema')!r}, this perfsuite reads {SCHEMA!r}")
+    _need(whole, {"schema", "test", "environment", "readings"}, "the document")
+    if not isinstance(whole["test"], str):
+        raise InvalidDocument("test is not a text")
+    _environment(whole["environment"])
+    readings = _mapping(whole["readings"], "readings")
+    if not 1 <= len(readings) <= _MAX_READINGS:
+        raise InvalidDocument(f"it has {len(readings)} readings, 1 to {_MAX_READINGS} are possible")
+    for name, reading in readings.items():
+        _reading(_mapping(reading, f"reading {name!r}"), f"reading {name!r}")
+
+
+def _environment(value: object) -> None:
+    environment = _mapping(value, "environment")
+    for name in ("device_kind", "device_name"):
+        if not isinstance(environment.get(name), str):
+            raise InvalidDocument(f"environment has no {name}")
+    for name, entry in environment.items():
+        if not isinstance(entry, str | int | bool | None):
+            raise InvalidDocument(f"environment's {name} is {entry!r}")
+
+
+def _reading(reading: Mapping[str, Any], where: str) -> None:
+    _need(reading, {"kind", "metrics", "rounds", "steps", "samples"}, where)
+    for name in ("steps", "samples"):
+        _number(reading[name], f"{name} of {where}")
+    metrics = _mapping(reading["metrics"], f"metrics of {where}")
+    for name, entry in metrics.items():
+        _metric(name, _mapping(entry, f"{name} of {where}"), f"{name} of {where}")
+    rounds = reading["rounds"]
+    if not isinstance(rounds, list) or len(rounds) > MAX_ROUNDS:
+        raise InvalidDocument(f"rounds of {where} is not a list of at most {MAX_ROUNDS} numbers")
+    for value in rounds:
+        _number(value, f"a round of {where}")
+
+
+def _metric(name: str, entry: Mapping[str, Any], where: str) -> None:
+    metric = METRICS.get(name)
+    if metric is None:
+        raise InvalidDocument(f"{where} is not a metric; known: {', '.join(METRICS)}")
+    _need(entry, {"value", "unit", "higher_is_better"}, where)
+    _number(entry["value"], where)
+    if entry["unit"] != metric.unit.value:
+        raise InvalidDocument(f"{where} is in {entry['unit']!r}, not in {metric.unit.value!r}")
+    if entry["higher_is_better"] is not metric.higher_is_better:
+        raise InvalidDocument(
+            f"{where} says higher_is_better={entry['higher_is_better']!r}: the wrong direction"
+        )
+
+
+def _number(value: object, where: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise InvalidDocument(f"{where} is {value!r}, not a finite number of at least 0")
+
+
+def _mapping(value: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise InvalidDocument(f"{where} is not an object")
+    return value
+
+
+def _need(entry: Mapping[str, Any], names: set[str], where: str) -> None:
+    missing = sorted(names - set(entry))
+    if missing:
+        raise InvalidDocument(f"{where} lacks {', '.join(missing)}")

@@ -1,0 +1,82 @@
+"""Which tests are performance tests, whether their markers make sense, and why one is skipped here."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from perfsuite.devices import Device
+
+
+def is_perf_test(item: pytest.Item) -> bool:
+    """Tell whether a test asks to be measured: by the marker, or by our own perf fixture."""
+    return item.get_closest_marker("perf") is not None or _uses_our_fixture(item)
+
+
+def _uses_our_fixture(item: pytest.Item) -> bool:
+    if "perf" not in getattr(item, "fixturenames", ()):
+        return False
+    # A project may have a perf fixture of its own; its tests are none of our business.
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    definitions = known.get("perf", ())
+    return bool(definitions) and definitions[-1].func.__module__ == "perfsuite.plugin"
+
+
+def check_markers(items: Iterable[pytest.Item]) -> None:
+    """Refuse all wrong markers at once, each with its test and the known arguments."""
+    problems = []
+    for item in items:
+        if item.get_closest_marker("perf") is None and item.get_closest_marker("multi_gpu") is None:
+            continue
+        from perfsuite.collect import parse_markers
+        from perfsuite.errors import InvalidMarker
+
+        try:
+            parse_markers(item.iter_markers("perf"))
+            accelerators_needed(item)
+        except InvalidMarker as error:
+            problems.append(f"{item.nodeid}: {error}")
+    if problems:
+        raise pytest.UsageError("\n".join(["perfsuite: wrong markers:", *problems]))
+
+
+def accelerators_needed(item: pytest.Item) -> int:
+    """Return how many accelerators a test asks for."""
+    from perfsuite.errors import InvalidMarker
+
+    several = item.get_closest_marker("multi_gpu")
+    if several is None:
+        return 1 if item.get_closest_marker("gpu") is not None else 0
+    count = several.args[0] if several.args else several.kwargs.get("n", 2)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise InvalidMarker(f"multi_gpu takes a whole number of devices, got {count!r}")
+    return count
+
+
+def skip_reason(item: pytest.Item, device: "Device | None", *, is_on: bool) -> str | None:
+    """Return why a test cannot run here, None if it can."""
+    if is_perf_test(item) and not is_on:
+        return "performance test: run with --perf"
+    needed = accelerators_needed(item)
+    if not needed:
+        return None
+    if device is None:
+        return _skip_without_run(needed)
+    if not device.is_accelerator:
+        return f"needs an accelerator, --perf-device is {device.name}"
+    return None if device.count() >= needed else f"needs {needed} accelerators, there are {device.count()}"
+
+
+def _skip_without_run(needed: int) -> str | None:
+    """Ask torch, since a gpu test that measures nothing runs without --perf too."""
+    from perfsuite.devices.cuda import available_count
+
+    count = available_count()
+    if count >= needed:
+        return None
+    return (
+        "needs an accelerator, torch sees none"
+        if count == 0
+        else f"needs {needed} accelerators, there are {count}"
+    )
