@@ -8,7 +8,12 @@ from perfsuite.records import Limit, Outcome, Reading, Verdict
 
 def judge(reading: Reading, limits: Iterable[Limit]) -> tuple[Verdict, ...]:
     """Return one verdict per limit that applies to this kind of reading."""
-    return tuple(_verdict(reading, limit) for limit in limits if reading.kind in limit.metric.kinds)
+    return tuple(_verdict(reading, limit) for limit in limits if _applies(limit, reading))
+
+
+def _applies(limit: Limit, reading: Reading) -> bool:
+    is_from_baseline = limit.reference is not None
+    return reading.kind in (limit.metric.gated_kinds if is_from_baseline else limit.metric.kinds)
 
 
 def judge_unmeasured(readings: Iterable[Reading], limits: Iterable[Limit]) -> tuple[Verdict, ...]:

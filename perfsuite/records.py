@@ -8,6 +8,7 @@ from typing import Literal
 from perfsuite.units import Unit
 
 Kind = Literal["step", "loop", "comparison", "benchmark"]
+_ALL_KINDS: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark"})
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,9 @@ class Metric:
     unit: Unit
     higher_is_better: bool
     is_timing: bool = False
-    tolerance: Tolerance | None = None  # None: told beside the baseline, never gated by it
-    kinds: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark"})
+    tolerance: Tolerance | None = None
+    gated_kinds: frozenset[Kind] = frozenset()  # the readings whose baseline gates it; elsewhere it is told
+    kinds: frozenset[Kind] = _ALL_KINDS
     judged_field: str | None = None  # the cautious end of an interval, where the figure has one
 
     @property
@@ -51,10 +53,28 @@ _ROWS = (
         True,
         is_timing=True,
         tolerance=Tolerance(0.10),
+        gated_kinds=frozenset({"loop"}),  # a stall now and then moves this and leaves the median alone
     ),
     Metric("utilization", "utilization", "utilization", Unit.FRACTION, True),
-    Metric("peak_memory", "peak_memory_bytes", "peak memory", Unit.BYTES, False, tolerance=Tolerance(0.005)),
-    Metric("step_time", "step_seconds", "step time", Unit.SECONDS, False),
+    Metric(
+        "peak_memory",
+        "peak_memory_bytes",
+        "peak memory",
+        Unit.BYTES,
+        False,
+        tolerance=Tolerance(0.005),
+        gated_kinds=_ALL_KINDS,
+    ),
+    Metric(
+        "step_time",
+        "step_seconds",
+        "step time",
+        Unit.SECONDS,
+        False,
+        is_timing=True,
+        tolerance=Tolerance(0.10),
+        gated_kinds=_ALL_KINDS - {"loop"},  # the median: another process on the machine hardly moves it
+    ),
     Metric("data_wait", "data_wait", "data wait", Unit.FRACTION, False, kinds=frozenset({"loop"})),
     Metric(
         "speedup",
@@ -64,6 +84,7 @@ _ROWS = (
         True,
         is_timing=True,
         tolerance=Tolerance(0.10),
+        gated_kinds=frozenset({"comparison"}),
         kinds=frozenset({"comparison"}),
         judged_field="speedup_low",
     ),
@@ -77,6 +98,12 @@ _ROWS = (
     ),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ROWS}
+
+
+def primary_metric(kind: Kind) -> Metric:
+    """Return the one timing that a kind of reading is compared by."""
+    gated = [metric for metric in _ROWS if metric.is_timing and kind in metric.gated_kinds]
+    return gated[-1]  # a comparison's speed-up before its step time
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from perfsuite.records import Tolerance
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
+_SCHEDSTAT = Path("/proc/self/schedstat")
+_DISTURBED_SHARE = 0.05
 _RESET_PEAK = "5"  # proc(5): reset the resident high-water mark to the present size
 
 
@@ -71,6 +73,7 @@ class CpuWindow:
         self._peak_was_reset = reset_resident_peak()
         self._marks = [time.perf_counter()]  # the clock runs from here
         self._cpu_start = time.process_time()
+        self._queued_start = queued_seconds()
 
     def mark(self) -> None:
         """Note the end of a step."""
@@ -84,13 +87,19 @@ class CpuWindow:
         """Read CPU time and peak memory."""
         wall = time.perf_counter() - self._marks[0]
         busy = time.process_time() - self._cpu_start
+        queued = _difference(queued_seconds(), self._queued_start)
         peak = resident_bytes("VmHWM") if self._peak_was_reset else None
         before = self._resident_before
         growth = None if peak is None or before is None else float(max(peak - before, 0))
-        notes = () if growth is not None else ("peak_memory_bytes: needs Linux's /proc",)
+        notes = [] if growth is not None else ["peak_memory_bytes: needs Linux's /proc"]
+        if queued is not None and wall > 0 and queued / wall > _DISTURBED_SHARE:
+            notes.append(
+                f"other processes kept this one from a core for {100 * queued / wall:.0f} % of the time"
+            )
         # Clock ticks are coarser than short windows; a share above the whole is rounding.
         share = min(busy / (wall * thread_count()), 1.0) if wall > 0 else None
-        return Timing(self._steps(), wall, share, growth, notes=notes)
+        reported = {} if queued is None else {"queued_seconds": queued}
+        return Timing(self._steps(), wall, share, growth, reported, tuple(notes))
 
     def close(self) -> None:
         """Nothing runs beside the steps."""
@@ -117,6 +126,18 @@ def resident_bytes(field: str) -> int | None:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def queued_seconds() -> float | None:
+    """Return how long this thread was ready to run while others had the cores, None where unknown."""
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before
 
 
 def reset_resident_peak() -> bool:

@@ -74,9 +74,14 @@ def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Itera
         return
     if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
         yield from _where_time_went(reading, result)
+        yield from (note for note in reading.notes if not _explains_absence(note))
     if limit.reference is not None:
         worse = "slower" if limit.metric.is_timing else "larger"
         yield f"if the {worse} figure is meant: delete this test's baseline and run pytest --save-baseline"
+
+
+def _explains_absence(note: str) -> bool:
+    return any(note.startswith(f"{metric.field}: ") for metric in METRICS.values())
 
 
 def _where_time_went(reading: Reading, result: Result) -> Iterable[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfsuite.records import METRICS, Match, Metric, Outcome, Reading, Result
+from perfsuite.records import METRICS, Match, Metric, Outcome, Reading, Result, primary_metric
 from perfsuite.units import Unit, show
 
 Line = tuple[str, str]  # text, colour ("" for none)
@@ -96,13 +96,14 @@ def _shortened(text: str, width: int) -> str:
 
 
 def against_baseline(result: Result, reading: Reading) -> str:
-    """Return how far the primary figure moved from the baseline."""
+    """Return how far the speed moved from the baseline's: − is slower, whatever the metric."""
     stored = result.expectation.stored.get(reading.name, {})
-    metric = METRICS["speedup" if reading.kind == "comparison" else "samples_per_s"]
+    metric = primary_metric(reading.kind)
     before, now = stored.get(metric.name), reading.value(metric)
-    if before is None or now is None or before == 0:
+    if not before or not now:
         return "none"
-    change = f"{round(100 * (now / before - 1), 1) + 0.0:+.1f} %"  # + 0.0: there is no −0.0 %
+    faster = now / before if metric.higher_is_better else before / now
+    change = f"{round(100 * (faster - 1), 1) + 0.0:+.1f} %"  # + 0.0: there is no −0.0 %
     return f"{change} (near)" if result.expectation.match is Match.NEAR else change
 
 

@@ -1,0 +1,119 @@
+"""Markers and baselines become limits before anything runs."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from perfsuite.collect import expect, parse_limits, parse_markers
+from perfsuite.errors import InvalidMarker
+from perfsuite.records import METRICS, Match, Settings, Tolerance
+
+
+@dataclass
+class Mark:
+    args: tuple = ()
+    kwargs: dict = field(default_factory=dict)
+
+
+def test_every_metric_has_one_limit_name():
+    """Limit names derive from the metrics: min_ where higher is better, max_ where lower is."""
+    assert [
+        "min_samples_per_s",
+        "min_utilization",
+        "max_peak_memory",
+        "max_step_time",
+        "max_data_wait",
+        "min_speedup",
+        "max_difference",
+    ] == [metric.limit_name for metric in METRICS.values()]
+
+
+def test_limits_and_settings_are_read_in_human_units():
+    """A marker's values arrive as plain numbers, settings apart from limits."""
+    limits, settings = parse_markers(
+        [Mark(kwargs={"min_utilization": "85 %", "max_peak_memory": "12 GiB", "tolerance": "5 %"})]
+    )
+    assert [("utilization", 0.85), ("peak_memory", 12 * 2**30)] == [
+        (limit.metric.name, limit.bound) for limit in limits
+    ]
+    assert {"tolerance": 0.05} == settings
+
+
+def test_the_closest_marker_wins():
+    """A function's marker overrides its class's, argument by argument."""
+    limits, _ = parse_markers(
+        [Mark(kwargs={"min_samples_per_s": 10}), Mark(kwargs={"min_samples_per_s": 5, "max_step_time": 1})]
+    )
+    assert {"samples_per_s": 10, "step_time": 1} == {limit.metric.name: limit.bound for limit in limits}
+
+
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        (Mark(args=(85,)), "named arguments only"),
+        (Mark(kwargs={"min_utilisation": "85 %"}), "did you mean 'min_utilization'"),
+        (Mark(kwargs={"max_samples_per_s": 1}), "unknown argument 'max_samples_per_s'"),
+        (Mark(kwargs={"min_utilization": 85}), "min_utilization: 85 is more than the whole"),
+        (Mark(kwargs={"tolerance": "a lot"}), "tolerance: 'a lot' is not a share"),
+        (Mark(kwargs={"device": 3}), "device: 3 is not a str"),
+        (Mark(kwargs={"strict": "yes"}), "strict: 'yes' is not a bool"),
+    ],
+)
+def test_wrong_markers_are_refused(mark, told):
+    """Each mistake is named."""
+    with pytest.raises(InvalidMarker) as refused:
+        parse_markers([mark])
+    assert told in str(refused.value)
+
+
+def test_all_mistakes_are_told_at_once_with_the_known_names():
+    """Two mistakes need one run to be found, and the remedy stands beside them."""
+    with pytest.raises(InvalidMarker) as refused:
+        parse_limits({"speed": 1, "min_speedup": "no"}, "a test")
+    assert "unknown argument 'speed'" in str(refused.value)
+    assert "min_speedup: 'no' is not a ratio" in str(refused.value)
+    assert "min_samples_per_s, min_utilization" in str(refused.value)
+
+
+def bounds(stored, match=Match.EXACT, settings=None, tolerances=None):
+    expectation = expect(
+        (),
+        settings or Settings(),
+        stored=stored,
+        match=match,
+        match_reason="",
+        device_tolerances=tolerances or {},
+    )
+    return {
+        reading: {limit.metric.name: limit.bound for limit in limits}
+        for reading, limits in expectation.by_reading.items()
+    }
+
+
+def test_a_baseline_becomes_limits_with_the_metrics_tolerance():
+    """Timings may fall behind by 10 %, memory by 0.5 %; utilization is not gated."""
+    stored = {"step": {"step_time": 0.1, "peak_memory": 1000.0, "utilization": 0.5}}
+    assert {"step": {"step_time": pytest.approx(0.11), "peak_memory": 1005.0}} == bounds(stored)
+
+
+def test_the_markers_tolerance_replaces_the_metrics():
+    """tolerance is for timings, memory_tolerance for memory."""
+    stored = {"step": {"step_time": 0.1, "peak_memory": 1000.0}}
+    settings = Settings(tolerance=0.5, memory_tolerance=0.2)
+    assert {"step": {"step_time": pytest.approx(0.15), "peak_memory": 1200.0}} == bounds(
+        stored, settings=settings
+    )
+
+
+def test_a_device_with_coarse_memory_widens_the_bound():
+    """A device's own tolerance, with its absolute floor, stands in for the metric's."""
+    tolerances = {"peak_memory": Tolerance(0.1, 500.0)}
+    assert {"step": {"peak_memory": 1500.0}} == bounds(
+        {"step": {"peak_memory": 1000.0}}, tolerances=tolerances
+    )
+
+
+@pytest.mark.parametrize("match", [Match.NEAR, Match.NONE])
+def test_only_an_exact_match_gates(match):
+    """Another torch or another card is told, never judged by."""
+    assert {} == bounds({"step": {"step_time": 0.1}}, match=match)

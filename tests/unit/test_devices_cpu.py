@@ -1,0 +1,89 @@
+"""The CPU as a device: real clock, real memory, and silence where the system does not tell."""
+
+import gc
+from pathlib import Path
+
+import pytest
+
+from perfsuite.devices import cpu, open_device
+from perfsuite.devices.cpu_name import cpu_name
+from perfsuite.errors import DeviceMissing
+
+LINUX = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")
+MIB = 2**20
+
+
+def test_steps_and_wall_time_add_up():
+    """The marks divide the window without loss."""
+    window = cpu.CpuDevice().start()
+    for _ in range(5):
+        sum(range(1000))
+        window.mark()
+    timing = window.stop()
+    assert 5 == len(timing.step_seconds)
+    assert 0 < sum(timing.step_seconds) <= timing.wall_seconds
+
+
+def test_utilization_is_a_share_of_all_threads():
+    """A busy single thread uses its share of the cores, never more than the whole."""
+    window = cpu.CpuDevice().start()
+    sum(range(3_000_000))
+    window.mark()
+    assert 0 < window.stop().utilization <= 1
+
+
+@LINUX
+def test_peak_memory_is_reset_between_tests():
+    """A large peak is seen by its own test and not by the one after it."""
+    device = cpu.CpuDevice()
+
+    def peak(size):
+        device.begin_test()
+        window = device.start()
+        block = bytearray(size)
+        block[::4096] = b"x" * len(block[::4096])
+        del block
+        window.mark()
+        return window.stop().peak_memory_bytes
+
+    gc.collect()
+    large, small = peak(200 * MIB), peak(10 * MIB)
+    assert 190 * MIB < large < 230 * MIB
+    assert 9 * MIB < small < 40 * MIB
+
+
+def test_without_proc_memory_is_absent_and_says_why(monkeypatch):
+    """On macOS and Windows the figure is missing, and nothing crashes."""
+    nowhere = Path("/nonexistent")
+    for name in ("_STATUS", "_CLEAR_REFS", "_SCHEDSTAT"):
+        monkeypatch.setattr(cpu, name, nowhere)
+    device = cpu.CpuDevice()
+    device.begin_test()
+    window = device.start()
+    window.mark()
+    timing = window.stop()
+    assert timing.peak_memory_bytes is None
+    assert ("peak_memory_bytes: needs Linux's /proc",) == timing.notes
+    assert timing.utilization is not None
+
+
+def test_a_crowded_machine_is_told(monkeypatch):
+    """Time spent ready to run but without a core is said beside the figure."""
+    waits = iter([0.0, 1000.0])
+    monkeypatch.setattr(cpu, "queued_seconds", lambda: next(waits))
+    window = cpu.CpuDevice().start()
+    window.mark()
+    assert any("other processes kept this one" in note for note in window.stop().notes)
+
+
+def test_the_processor_has_a_name():
+    """Trademark signs and clock speeds are no part of it."""
+    assert cpu_name()
+    assert "(R)" not in cpu_name()
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "cuda:-1", ""])
+def test_unknown_devices_are_refused_with_the_known_ones(name):
+    """A typing mistake is not taken for «auto»."""
+    with pytest.raises(DeviceMissing, match="known: auto, cpu, cuda, cuda:N"):
+        open_device(name)

@@ -1,0 +1,176 @@
+"""The CUDA device against a recording torch: which calls, in which order, and when the host waits."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.devices import cuda
+from perfsuite.devices.cuda import CudaDevice
+from perfsuite.devices.nvml import Nvml
+from perfsuite.errors import DeviceMissing
+from perfsuite.measure import Plan, measure_step
+
+UUID = "12345678-1234-1234-1234-123456789abc"
+
+
+class Event:
+    """An event that has completed when the fake device has caught up with it."""
+
+    def __init__(self, torch):
+        self.torch = torch
+
+    def record(self):
+        self.torch.calls.append("record")
+        self.at = self.torch.clock
+
+    def query(self):
+        return self.at <= self.torch.done
+
+    def elapsed_time(self, later):
+        return 1e3 * (later.at - self.at)
+
+
+class RecordingTorch:
+    """As much of torch as the CUDA device touches, with a scripted device clock."""
+
+    __version__ = "2.13.0+cu128"
+
+    def __init__(self, available=True, built_for="12.8", count=2):
+        self.calls, self.clock, self.done = [], 0.0, 0.0
+        self.allocations, self.retries = 5, 0
+        self.version = SimpleNamespace(cuda=built_for)
+        self.cuda = SimpleNamespace(
+            is_available=lambda: available,
+            device_count=lambda: count,
+            current_device=lambda: 0,
+            set_device=lambda index: self.calls.append(f"set_device {index}"),
+            synchronize=self.synchronize,
+            empty_cache=lambda: self.calls.append("empty_cache"),
+            reset_peak_memory_stats=lambda index: self.calls.append("reset_peak"),
+            max_memory_allocated=lambda index: 3 * 2**30,
+            max_memory_reserved=lambda index: 4 * 2**30,
+            memory_stats=lambda index: {
+                "num_device_alloc": self.allocations,
+                "num_alloc_retries": self.retries,
+            },
+            get_device_properties=lambda index: SimpleNamespace(
+                name="NVIDIA A10", uuid=UUID, total_memory=24 * 10**9
+            ),
+            Event=lambda enable_timing: Event(self),
+        )
+
+    def synchronize(self, index):
+        self.calls.append("synchronize")
+        self.done = self.clock
+
+
+@pytest.fixture
+def torch():
+    return RecordingTorch()
+
+
+def device(torch):
+    return CudaDevice(torch, 0, Nvml(absent="NVML: Driver Not Loaded"))
+
+
+def test_one_event_per_step_and_one_wait_at_the_end(torch):
+    """Between start and stop the host never waits, and the peak is reset after the queue is empty."""
+    window = device(torch).start()
+    torch.calls.clear()
+    for _ in range(3):
+        torch.clock += 0.01
+        window.mark()
+    window.stop()
+    assert ["record", "record", "record", "synchronize"] == torch.calls
+
+
+def test_the_window_opens_on_an_empty_queue_with_fresh_peaks(torch):
+    """Work of the warm-up belongs neither to the first step nor to the peak."""
+    subject = device(torch)
+    torch.calls.clear()
+    subject.start()
+    assert ["synchronize", "reset_peak", "record"] == torch.calls
+
+
+def test_known_steps_are_those_that_completed(torch):
+    """The stop rule asks for events that are over and never waits for one that is not."""
+    window = device(torch).start()
+    for _ in range(4):
+        torch.clock += 0.02
+        window.mark()
+    torch.done = 0.045
+    assert [0.02, 0.02] == pytest.approx(list(window.known()))
+    assert "synchronize" not in torch.calls[torch.calls.index("record") :]
+
+
+def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
+    """Allocated is gated; reserved and retries are told; utilization says why it is absent."""
+    subject = device(torch)
+
+    def step():
+        torch.clock += 0.5
+
+    subject.now = lambda: torch.clock
+    reading = measure_step(step, subject, Plan(1.0, 20.0), 8)
+    assert 0.5 == pytest.approx(reading.step_seconds)
+    assert 3 * 2**30 == reading.peak_memory_bytes
+    assert 4 * 2**30 == reading.reported["reserved_memory_bytes"]
+    assert 0 == reading.reported["alloc_retries"]
+    assert reading.utilization is None
+    assert "utilization: NVML: Driver Not Loaded" in reading.notes
+
+
+def test_events_that_do_not_explain_the_wall_time_are_told(torch):
+    """Other streams, or a host clock that ran on, show as a note."""
+    window = device(torch).start()
+    torch.clock += 100.0
+    window.mark()
+    assert any("other streams" in note for note in window.stop().notes)
+
+
+def test_growing_pools_and_compiling_are_still_warm_up(torch):
+    """The state moves with every allocation of device memory."""
+    subject = device(torch)
+    before = subject.state()
+    torch.allocations += 1
+    assert before != subject.state()
+
+
+def test_a_cards_identity_has_its_uuid_with_prefix(torch):
+    """The baseline knows which card it was."""
+    facts = device(torch).facts()
+    assert ("cuda", "NVIDIA A10", f"GPU-{UUID}", "12.8") == (facts.kind, facts.name, facts.uuid, facts.cuda)
+
+
+@pytest.mark.parametrize(
+    ("torch", "index", "told"),
+    [
+        (RecordingTorch(built_for=None), None, "a build without CUDA"),
+        (RecordingTorch(available=False), None, "sees none; check nvidia-smi"),
+        (RecordingTorch(), 7, "torch sees 2: cuda:0 to cuda:1"),
+        (None, 0, "torch is not installed"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_with_the_reason(monkeypatch, torch, index, told):
+    """Each way of missing a GPU has its own remedy."""
+    monkeypatch.setattr(cuda, "_torch", lambda: torch)
+    with pytest.raises(DeviceMissing) as refused:
+        cuda.open_cuda(index)
+    assert told in str(refused.value)
+
+
+def test_a_step_that_raises_ends_the_sampler_without_touching_the_device(torch):
+    """After a failed kernel a wait would hide the step's own error."""
+    subject = device(torch)
+    count = iter(range(100))
+    subject.now = lambda: torch.clock
+
+    def step():
+        torch.clock += 0.01
+        if next(count) == 12:
+            torch.calls.clear()
+            raise RuntimeError("illegal memory access")
+
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        measure_step(step, subject, Plan(1.0, 10.0), 1)
+    assert [] == torch.calls

@@ -1,0 +1,145 @@
+"""Measuring with scripted time: order of events, samples, data wait, when to stop."""
+
+import gc
+import itertools
+from random import Random
+
+import pytest
+
+from perfsuite.devices.scripted import ScriptedDevice
+from perfsuite.errors import UnusableStep
+from perfsuite.measure import Plan, measure_loop, measure_step
+
+BRIEF = Plan(min_seconds=0.0, max_seconds=10.0)
+
+
+def test_the_clock_starts_after_warm_up_and_nothing_waits_between_steps():
+    """Warm-up steps are waited for one by one; measured steps only marked, and one stop at the end."""
+    device = ScriptedDevice()
+
+    def step():
+        device.spend(1.0)
+        device.events.append("step")
+
+    measure_step(step, device, Plan(0.0, 100.0, min_steps=8), 1)
+    warm = ["step", "wait"] * 4
+    assert warm + ["start"] + ["step", "mark"] * 8 + ["stop"] == device.events
+
+
+def test_samples_per_second_are_of_the_whole_time_and_step_time_is_the_median():
+    """One slow step in ten shows in samples/s and not in the step time."""
+    device = ScriptedDevice()
+    durations = itertools.chain([0.01] * 10, itertools.cycle([0.01] * 9 + [0.11]))
+    reading = measure_step(lambda: device.spend(next(durations)), device, Plan(2.0, 2.0), 64)
+    assert 64 / 0.02 == pytest.approx(reading.samples_per_s, rel=0.01)
+    assert 0.01 == pytest.approx(reading.step_seconds)
+    assert len(reading.rounds) == reading.steps
+    assert reading.steps * 64 == reading.samples
+
+
+def test_steady_steps_stop_early_and_noisy_ones_use_the_budget():
+    """The figure's own error decides how many steps are enough."""
+    steady, noisy = ScriptedDevice(), ScriptedDevice()
+    random = Random(1)
+    quick = measure_step(lambda: steady.spend(0.01), steady, BRIEF, 1)
+    long = measure_step(lambda: noisy.spend(random.lognormvariate(-5, 2)), noisy, BRIEF, 1)
+    assert quick.wall_seconds < 1
+    assert long.wall_seconds >= 10
+
+
+def test_the_minimum_time_is_kept():
+    """Steady or not, a window is at least as long as asked."""
+    device = ScriptedDevice()
+    assert 3.0 <= measure_step(lambda: device.spend(0.01), device, Plan(3.0, 10.0), 1).wall_seconds < 3.5
+
+
+def test_a_step_slower_than_the_budget_is_measured_once():
+    """One step is better than none."""
+    device = ScriptedDevice()
+    assert 1 == measure_step(lambda: device.spend(100.0), device, BRIEF, 1).steps
+
+
+class Loader:
+    """Hand out batches of 8 from a scripted clock; the first ones after a pause come free."""
+
+    def __init__(self, device, wait, epoch=50, workers=0, ahead=0):
+        self.device, self.wait, self.epoch = device, wait, epoch
+        self.num_workers, self.prefetch_factor = workers, ahead or None
+
+    def __iter__(self):
+        for _ in range(self.epoch):
+            self.device.spend(self.wait)
+            yield {"x": [1] * 3, "n": Tensor(8)}
+
+
+class Tensor:
+    def __init__(self, length):
+        self.shape = (length, 2)
+
+
+def test_the_time_blocked_in_the_loader_is_accounted_apart():
+    """3 ms of waiting before 1 ms of work are 75 % data wait, over as many epochs as it takes."""
+    device = ScriptedDevice()
+    reading = measure_loop(
+        Loader(device, 0.003), lambda batch: device.spend(0.001), device, BRIEF, samples=None
+    )
+    assert 0.75 == pytest.approx(reading.data_wait)
+    assert 8 / 0.004 == pytest.approx(reading.samples_per_s)
+
+
+def test_prefetched_batches_are_not_measured():
+    """Behind 3 workers × 4 batches, 12 batches are taken before the clock starts, and 60 measured."""
+    device = ScriptedDevice()
+    steps = []
+    reading = measure_loop(
+        Loader(device, 0.001, workers=3, ahead=4),
+        lambda batch: (device.spend(0.001), steps.append(len(device.events)), device.events.append("step")),
+        device,
+        BRIEF,
+        samples=8,
+    )
+    before = device.events[: device.events.index("start")].count("step")
+    assert reading.warmup_steps + 12 == before
+    assert reading.steps >= 60
+
+
+def test_an_empty_loader_is_refused():
+    """Nothing to measure is an error that says so."""
+    device = ScriptedDevice()
+    with pytest.raises(UnusableStep, match="gave no batch"):
+        measure_loop([], lambda batch: None, device, BRIEF, samples=1)
+
+
+def test_a_batch_of_unknown_size_is_refused():
+    """Where samples cannot be counted, the remedy is named."""
+    device = ScriptedDevice()
+    with pytest.raises(UnusableStep, match="samples_per_step"):
+        measure_loop([object()], lambda batch: None, device, BRIEF, samples=None)
+
+
+def test_garbage_collection_is_quiet_while_measuring_and_back_after_an_error():
+    """The collector is off inside, on after, whatever happens."""
+    device = ScriptedDevice()
+    seen = []
+
+    def step():
+        seen.append(gc.isenabled())
+        device.spend(0.1)
+        if len(seen) == 15:
+            raise RuntimeError("step failed")
+
+    with pytest.raises(RuntimeError, match="step failed"):
+        measure_step(step, device, BRIEF, 1)
+    assert {False} == set(seen)
+    assert gc.isenabled()
+
+
+def test_progress_is_told_by_phase():
+    """Whoever watches hears of warm-up and measuring with the number of steps."""
+    device = ScriptedDevice()
+    told = []
+    measure_step(
+        lambda: device.spend(0.01), device, Plan(0.0, 1.0, progress=lambda *news: told.append(news)), 1
+    )
+    assert ("warm-up", 0, 0.0) == told[0]
+    assert "measuring" == told[-1][0]

@@ -1,0 +1,223 @@
+"""Messages, table and JSON: measured, asked, by whom, how far off, what to do."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfsuite.devices import DeviceFacts
+from perfsuite.environment import Environment
+from perfsuite.judge import judge, judge_unmeasured
+from perfsuite.records import METRICS, Expectation, Limit, Match, Outcome, Reading, Result, Verdict
+from perfsuite.report import machine, terminal
+from perfsuite.report.messages import failure_text, properties
+
+READING = Reading(
+    "step",
+    "step",
+    "cuda:0",
+    100,
+    10,
+    6400,
+    2.0,
+    (0.02,) * 100,
+    samples_per_s=3200.0,
+    step_seconds=0.02,
+    utilization=0.61,
+    peak_memory_bytes=12.5 * 2**30,
+)
+MARKER = "the perf marker"
+
+
+def limit(metric, bound, reference=None):
+    return Limit(METRICS[metric], bound, "the baseline" if reference else MARKER, reference)
+
+
+def result(*limits, reading=READING, stored=None, match=Match.NONE, test="tests/test_a.py::test_b"):
+    verdicts = (*judge(reading, limits), *judge_unmeasured([reading], limits))
+    return Result(test, Expectation(stored=stored or {}, match=match), (reading,), verdicts)
+
+
+@pytest.mark.parametrize(
+    ("limits", "reading", "expected"),
+    [
+        (
+            [limit("utilization", 0.85)],
+            READING,
+            "GPU utilization 61.0 % is below the 85.0 % asked by the perf marker (off by 28 %)",
+        ),
+        (
+            [limit("utilization", 0.85)],
+            replace(READING, device="cpu"),
+            "CPU utilization 61.0 % is below the 85.0 % asked by the perf marker (off by 28 %)",
+        ),
+        (
+            [limit("peak_memory", 12 * 2**30)],
+            READING,
+            "peak memory 12.5 GiB is above the 12 GiB asked by the perf marker (off by 4 %)",
+        ),
+        (
+            [limit("step_time", 0.0165, reference=0.015)],
+            READING,
+            "step time 20 ms is 33.3 % above the baseline 15 ms (allowed: 16.5 ms)",
+        ),
+        (
+            [limit("peak_memory", 1)],
+            replace(READING, peak_memory_bytes=None),
+            "peak memory was not measured, but the perf marker asks for at most 1 B: cuda:0 does not measure it",
+        ),
+        (
+            [limit("utilization", 0.5)],
+            replace(READING, utilization=None, notes=("utilization: too short",)),
+            "GPU utilization was not measured, but the perf marker asks for at least 50.0 %: too short",
+        ),
+        (
+            [limit("data_wait", 0.05)],
+            READING,
+            "data wait was not measured, but the perf marker asks for at most 5.0 %: "
+            "the test did not call perf.loop",
+        ),
+        (
+            [limit("speedup", 1.3)],
+            replace(READING, kind="comparison", speedup=1.35, speedup_low=1.28, speedup_high=1.42),
+            "speed-up 1.35× (proven: 1.28×, 95 % interval to 1.42×) is below the 1.30× asked by the perf marker "
+            "(off by 2 %)",
+        ),
+        (
+            [limit("utilization", 0.85)],
+            replace(READING, modelled=True),
+            "modelled GPU utilization 61.0 % is below the 85.0 % asked by the perf marker (off by 28 %)",
+        ),
+    ],
+)
+def test_the_first_line_says_it_all(limits, reading, expected):
+    """Measured, asked, by whom, how far off: in one line that can stand alone."""
+    assert expected == failure_text(result(*limits, reading=reading)).splitlines()[0]
+
+
+def test_all_failed_limits_are_told_at_once():
+    """Two missed limits need one run to be seen."""
+    text = failure_text(
+        result(limit("utilization", 0.85), limit("samples_per_s", 1.0), limit("step_time", 0.001))
+    )
+    assert 2 == text.count("asked by the perf marker")
+
+
+def test_a_starved_loop_names_the_loader():
+    """The message says where the time went, against the baseline, and what to try."""
+    reading = replace(
+        READING, name="loop", kind="loop", data_wait=0.41, samples_per_s=1412.0, reported={"num_workers": 0.0}
+    )
+    text = failure_text(
+        result(
+            limit("samples_per_s", 1500, reference=1557.0),
+            reading=reading,
+            stored={"loop": {"data_wait": 0.06}},
+            match=Match.EXACT,
+        )
+    )
+    assert "samples/s 1,412 is 9.3 % below the baseline 1,557" in text
+    assert "data wait 41.0 % (baseline 6.0 %), step 59.0 %" in text
+    assert "likely cause: the loader. Try more num_workers (now 0)" in text
+    assert "pytest --save-baseline" in text
+
+
+def test_several_readings_are_told_apart():
+    """With two readings every line says whose it is."""
+    other = replace(READING, name="fp16")
+    verdicts = judge(other, [limit("utilization", 0.85)])
+    text = failure_text(Result("t", Expectation(), (READING, other), verdicts))
+    assert text.startswith("fp16: GPU utilization")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_the_table_fits_the_terminal(width):
+    """Every width shows every figure; names are shortened at the front or get a line of their own."""
+    long = result(limit("utilization", 0.5), test="tests/test_a.py::test_" + "x" * 150)
+    lines = [text for text, _ in terminal.table([long, result()], width)]
+    assert all(len(line) <= max(width, 70) for line in lines)
+    shown = "\n".join(lines)
+    for figure in ("3,200", "61.0 %", "12.5 GiB", "20 ms"):
+        assert figure in shown
+
+
+def test_the_table_says_how_speed_moved_whatever_the_metric():
+    """− is slower: a step time that doubled is −50 %."""
+    slow = result(
+        limit("step_time", 0.011, reference=0.01), stored={"step": {"step_time": 0.01}}, match=Match.EXACT
+    )
+    (*_, row), colour = terminal.table([slow], 120)[-1][0].split(), terminal.table([slow], 120)[-1][1]
+    assert "-50.0 %" == terminal.against_baseline(slow, READING)
+    assert ("failed", "red") == (row, colour)
+
+
+def test_what_is_missing_near_or_better_is_told_with_the_command():
+    """The closing lines name the exact command."""
+    better = Verdict("step", Outcome.IMPROVED, limit("step_time", 0.04, reference=0.036), 0.02)
+    improved = Result("t.py::a", Expectation(match=Match.EXACT), (READING,), (better,))
+    near = Result("t.py::b", Expectation(match=Match.NEAR, match_reason="torch 2.12"), (READING,), ())
+    noted = result(reading=replace(READING, notes=("not steady after 9 warm-up steps",)))
+    text = "\n".join(
+        line for line, _ in terminal.closing([improved, near, noted], "pytest --save-baseline t.py")
+    )
+    assert "1 test has no baseline for this machine; store one with: pytest --save-baseline t.py" in text
+    assert "near baseline, shown but not gated: torch 2.12" in text
+    assert "improved beyond the tolerance, baseline kept: t.py::a (step time 36 ms → 20 ms)" in text
+    assert "note: test_a.py::test_b: not steady after 9 warm-up steps" in text
+
+
+def test_junit_gets_every_figure_that_was_measured():
+    """Properties carry numbers, and the device; absent figures are absent."""
+    found = dict(properties(result()))
+    assert 3200.0 == found["perf.samples_per_s"]
+    assert "cuda:0" == found["perf.device"]
+    assert "perf.data_wait" not in found
+
+
+ENVIRONMENT = Environment.from_device(DeviceFacts("cuda", "NVIDIA A10", "CUDA events"))
+
+
+def rendered(*results):
+    return machine.render(
+        results, {"cuda:0": ENVIRONMENT}, {"tests/test_a.py::test_b": {"size": 3, "obj": object}}
+    )
+
+
+def test_the_json_has_pytest_benchmarks_shape():
+    """The fields that compare and github-action-benchmark read are there, and ours ride in extra_info."""
+    found = json.loads(rendered(result()))
+    (entry,) = found["benchmarks"]
+    assert {"machine_info", "commit_info", "benchmarks", "datetime", "version"} == set(found)
+    assert ("test_b", "tests/test_a.py::test_b") == (entry["name"], entry["fullname"])
+    assert 50.0 == pytest.approx(entry["stats"]["ops"])
+    assert 100 == entry["stats"]["rounds"]
+    assert {"value": 0.61, "unit": "fraction", "higher_is_better": True} == entry["extra_info"]["perfsuite"][
+        "metrics"
+    ]["utilization"]
+    assert 3 == entry["params"]["size"]
+
+
+def test_pytest_benchmark_compares_the_file(tmp_path):
+    """The real command line of pytest-benchmark reads what we write."""
+    for number, steps in ((1, (0.02,) * 9), (2, (0.04,) * 9)):
+        path = tmp_path / f"000{number}_run.json"
+        path.write_text(rendered(result(reading=replace(READING, rounds=steps))))
+    command = Path(sys.executable).parent / "pytest-benchmark"
+    ran = subprocess.run(
+        [command, "compare", *sorted(map(str, tmp_path.glob("*.json")))],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == ran.returncode, ran.stderr
+    assert 2 == ran.stdout.count("test_b ")
+    assert "(2.00)" in ran.stdout
+
+
+def test_statistics_of_one_round_are_finite():
+    """A step slower than the budget is one round; nothing divides by zero."""
+    found = machine.stats([0.5])
+    assert (0.5, 0.0, 2.0) == (found["median"], found["stddev"], found["ops"])
