@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perfsuite.records import METRICS, Match, Metric, Outcome, Reading, Result, primary_metric
-from perfsuite.units import Unit, show
+from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
 
@@ -160,4 +160,4 @@ def _improvement(result: Result) -> str:
 def progress(phase: str, steps: int, seconds: float) -> str:
     """Return the line shown while a test is being measured."""
     unit = "pairs" if phase == "comparing" else "steps"
-    return f"{phase}: {steps:,} {unit}, {show(seconds, Unit.SECONDS)}"
+    return f"{phase}: {steps:,} {unit}, {seconds:.1f} s"

@@ -1,7 +1,6 @@
 """A scratch project with a scripted device, so that plugin tests need neither clock nor GPU."""
 
 import pytest
-import torch  # noqa: F401  pytester forgets modules between runs, and torch must not be loaded twice
 
 pytest_plugins = ["pytester"]
 
@@ -35,6 +34,10 @@ class Project:
             test_it=f"import pytest\nfrom conftest import DEVICE\nspend = DEVICE.spend\n"
             f"{mark}def {name}({signature}):\n{lines}\n"
         )
+
+    def run_apart(self, *arguments):
+        """Run in a process of its own: pytester forgets modules, and torch must not be loaded twice."""
+        return self.pytester.runpytest_subprocess(*arguments)
 
     def run(self, *arguments):
         return self.pytester.runpytest_inprocess(*arguments)

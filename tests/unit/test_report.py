@@ -67,7 +67,8 @@ def result(*limits, reading=READING, stored=None, match=Match.NONE, test="tests/
         (
             [limit("peak_memory", 1)],
             replace(READING, peak_memory_bytes=None),
-            "peak memory was not measured, but the perf marker asks for at most 1 B: cuda:0 does not measure it",
+            "peak memory was not measured, but the perf marker asks for at most 1 B: "
+            "cuda:0 does not measure it",
         ),
         (
             [limit("utilization", 0.5)],
@@ -83,8 +84,8 @@ def result(*limits, reading=READING, stored=None, match=Match.NONE, test="tests/
         (
             [limit("speedup", 1.3)],
             replace(READING, kind="comparison", speedup=1.35, speedup_low=1.28, speedup_high=1.42),
-            "speed-up 1.35× (proven: 1.28×, 95 % interval to 1.42×) is below the 1.30× asked by the perf marker "
-            "(off by 2 %)",
+            "speed-up 1.35× (proven: 1.28×, 95 % interval to 1.42×) is below the 1.30× "
+            "asked by the perf marker (off by 2 %)",
         ),
         (
             [limit("utilization", 0.85)],
