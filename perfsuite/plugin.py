@@ -54,6 +54,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     pluginmanager.add_hookspecs(hooks)
 
 
+@pytest.hookimpl(trylast=True)  # the terminal must be there
 def pytest_configure(config: pytest.Config) -> None:
     """Register the markers, and the measuring run only where it was asked for."""
     for marker in _MARKERS:

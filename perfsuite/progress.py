@@ -1,5 +1,6 @@
 """One line of progress behind the test's name while it is measured; nothing where nobody watches."""
 
+import os
 import time
 from typing import Any, TextIO
 
@@ -7,6 +8,14 @@ from perfsuite.report.terminal import progress
 
 _PERIOD_SECONDS = 0.3
 _SAVE, _RESTORE, _CLEAR_REST = "\x1b7", "\x1b8", "\x1b[K"
+
+
+def open_terminal(config: Any) -> TextIO | None:
+    """Return a way to the terminal that stays open while pytest captures a test's output."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not reporter.isatty:
+        return None
+    return os.fdopen(os.dup(config.get_terminal_writer()._file.fileno()), "w", encoding="utf-8")
 
 
 class ProgressLine:
@@ -18,13 +27,9 @@ class ProgressLine:
         self._next = 0.0
 
     @classmethod
-    def from_config(cls, config: Any) -> "ProgressLine":
-        """Use pytest's terminal if it is one."""
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is None or not getattr(reporter, "isatty", False):
-            return cls(None)
-        writer = config.get_terminal_writer()
-        return cls(writer._file, writer.fullwidth - writer.width_of_current_line - 2)
+    def behind(cls, writer: Any, file: TextIO | None) -> "ProgressLine":
+        """Use the room that is left behind what pytest's writer has written."""
+        return cls(file, writer.fullwidth - writer.width_of_current_line - 2)
 
     def __call__(self, phase: str, steps: int, seconds: float) -> None:
         """Show where a measurement is, a few times a second at most."""

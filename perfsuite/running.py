@@ -14,7 +14,7 @@ from perfsuite.judge import judge, judge_unmeasured
 from perfsuite.measure import Plan
 from perfsuite.meter import Perf
 from perfsuite.options import Options, read_options
-from perfsuite.progress import ProgressLine
+from perfsuite.progress import ProgressLine, open_terminal
 from perfsuite.records import Expectation, Match, Outcome, Result, Verdict
 from perfsuite.report import messages, terminal
 
@@ -32,6 +32,7 @@ class PerfRun:
         self.device = device
         self._devices = {options.settings({}).device: device}
         self.ledger = Ledger(config, options)
+        self._terminal = open_terminal(config)  # now: during a test pytest holds the output back
 
     @classmethod
     def from_config(cls, config: pytest.Config) -> "PerfRun":
@@ -94,10 +95,18 @@ class PerfRun:
             )
             min_seconds = device.min_seconds if settings.min_time is None else settings.min_time
             max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
-            plan = Plan(min_seconds, max_seconds, progress=ProgressLine.from_config(self._config))
+            plan = Plan(min_seconds, max_seconds, progress=self._progress())
             device.begin_test()
             item.stash[METER] = Perf(device, plan)
         return item.stash[METER]
+
+    def _progress(self) -> ProgressLine:
+        return ProgressLine.behind(self._config.get_terminal_writer(), self._terminal)
+
+    def pytest_unconfigure(self) -> None:
+        """Close our way to the terminal."""
+        if self._terminal is not None:
+            self._terminal.close()
 
     def _device(self, name: str) -> Device:
         if name not in self._devices:
@@ -137,7 +146,7 @@ class PerfRun:
             () if error or meter is None else self._verdicts(meter, expectation),
             error,
         )
-        ProgressLine.from_config(self._config).clear()
+        self._progress().clear()
         if result.readings or result.is_failed:
             self.ledger.results[item.nodeid] = result
             self.ledger.params[item.nodeid] = dict(getattr(getattr(item, "callspec", None), "params", {}))

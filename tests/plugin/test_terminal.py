@@ -35,7 +35,9 @@ def run_on_a_terminal(project, *arguments):
 def test_progress_is_shown_and_removed(project):
     """Phase, steps and seconds stand behind the file's name; the cursor returns to where it was."""
     project.test("perf(lambda: sum(range(1000)))")
-    seen = run_on_a_terminal(project, "--perf", "--perf-device=cpu", "--perf-min-time=0.7")
+    seen = run_on_a_terminal(
+        project, "--perf", "--perf-device=cpu", "--perf-min-time=0.7", "--perf-max-time=1"
+    )
     assert "\x1b7\x1b[K warm-up: 0 steps, 0.0 s\x1b8" in seen
     assert "\x1b7\x1b[K measuring: " in seen
     assert seen.split("\x1b7\x1b[K")[-1].startswith("\x1b8")
@@ -44,5 +46,7 @@ def test_progress_is_shown_and_removed(project):
 def test_quiet_lines_leave_no_room_and_get_no_progress(project):
     """Where the name fills the line nothing is written over it."""
     project.test("perf(lambda: sum(range(1000)))", name="test_" + "x" * 120)
-    seen = run_on_a_terminal(project, "--perf", "--perf-device=cpu", "--perf-min-time=0.1", "-v")
+    seen = run_on_a_terminal(
+        project, "--perf", "--perf-device=cpu", "--perf-min-time=0.1", "--perf-max-time=0.2", "-v"
+    )
     assert "measuring: " not in seen
