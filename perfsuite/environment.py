@@ -29,6 +29,7 @@ class Environment:
     python: str
     system: str
     cpu: str
+    host_memory_bytes: int | None
     threads: int | None
     commit: str | None = None
     dirty: bool | None = None
@@ -50,6 +51,7 @@ class Environment:
             python=platform.python_version(),
             system=f"{platform.system()} {platform.machine()}",
             cpu=cpu_name(),
+            host_memory_bytes=_host_memory_bytes(),
             threads=facts.threads,
             commit=commit,
             dirty=dirty,
@@ -100,6 +102,12 @@ def slug(text: str) -> str:
 
 def _minor(version: str | None) -> str:
     return ".".join((version or "").split("+")[0].split(".")[:2])
+
+
+def _host_memory_bytes() -> int:
+    import psutil
+
+    return int(psutil.virtual_memory().total)
 
 
 def _version(package: str) -> str | None:

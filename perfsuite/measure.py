@@ -14,6 +14,7 @@ from perfsuite.statistics import median, relative_error
 from perfsuite.warmup import Warmup, warm_up
 
 MIN_STEPS = 10
+_MAX_STEPS = 200_000  # a step of microseconds is known by then, and its marks still fit into memory
 _PRECISION = 0.01  # stop when the mean step time is known this well
 _CHECK_GROWTH = 1.1  # look at the statistics each time there are a tenth more steps
 
@@ -94,6 +95,7 @@ class Feed:
         self._device = device
         self._count = samples
         self._iterator: Iterator[Any] = iter(())
+        self._is_used = False
         self.reset()
 
     def reset(self) -> None:
@@ -105,6 +107,7 @@ class Feed:
         """Return the next batch, beginning a new epoch where one ends."""
         asked = self._device.now()
         batch = self._take()
+        self._is_used = True
         self.waited_seconds += self._device.now() - asked
         self.samples += count_samples(batch, self._count)
         return batch
@@ -115,6 +118,10 @@ class Feed:
         self._iterator = iter(self._loader)
         for batch in self._iterator:
             return batch
+        if self._is_used:
+            raise UnusableStep(
+                "the loader ended and cannot be iterated again: hand over the loader itself, not an iterator"
+            )
         raise UnusableStep("the loader gave no batch: an empty loader cannot be measured")
 
 
@@ -147,7 +154,7 @@ class StopRule:
         self._steps += 1
         elapsed = self._device.now() - self._started
         self._plan.progress("measuring", self._steps, elapsed)
-        if elapsed >= self._plan.max_seconds:
+        if elapsed >= self._plan.max_seconds or self._steps >= _MAX_STEPS:
             return True
         if self._steps < self._next_check or elapsed < self._plan.min_seconds:
             return False

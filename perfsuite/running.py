@@ -101,6 +101,8 @@ class PerfRun:
         return item.stash[METER]
 
     def _progress(self) -> ProgressLine:
+        if self._terminal is None:
+            return ProgressLine(None)
         return ProgressLine.behind(self._config.get_terminal_writer(), self._terminal)
 
     def pytest_unconfigure(self) -> None:

@@ -4,14 +4,13 @@ import contextlib
 import ctypes
 import gc
 import os
-import sys
 import time
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.devices.compiling import compile_state
 from perfsuite.devices.cpu_name import cpu_name
+from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.records import Tolerance
 
 _STATUS = Path("/proc/self/status")
@@ -109,8 +108,8 @@ class CpuWindow:
 
 
 def thread_count() -> int:
-    """Return torch's threads if the test uses torch, else the cores this process may use."""
-    torch = sys.modules.get("torch")
+    """Return torch's threads, without torch the cores this process may use."""
+    torch = load_torch()
     if torch is not None:
         return int(torch.get_num_threads())
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -157,7 +156,7 @@ def _trim_heap() -> None:
 
 def _warm_torch() -> None:
     """Let torch take what it takes once (thread pools, autograd), so that no test is charged for it."""
-    torch = sys.modules.get("torch")
+    torch = load_torch()
     if torch is None:
         return
     weight = torch.ones(64, 64, requires_grad=True)

@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.devices.compiling import compile_state
 from perfsuite.devices.nvml import Nvml, Sampler, open_nvml
+from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing
 from perfsuite.records import Tolerance
 
@@ -17,13 +16,13 @@ _STREAM_MISMATCH = 0.02
 
 def available_count() -> int:
     """Return how many CUDA devices torch sees, 0 without torch."""
-    torch = _torch()
+    torch = load_torch()
     return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_available() else 0
 
 
 def open_cuda(index: int | None) -> "CudaDevice":
     """Return the CUDA device of that index (torch's current one for None), or say why there is none."""
-    torch = _torch()
+    torch = load_torch()
     wanted = "cuda" if index is None else f"cuda:{index}"
     if torch is None:
         raise DeviceMissing(f"device {wanted} was asked for, but torch is not installed")
@@ -45,14 +44,6 @@ def open_cuda(index: int | None) -> "CudaDevice":
             f"device {wanted} was asked for, but torch sees {count}: cuda:0 to cuda:{count - 1}"
         )
     return CudaDevice(torch, number)
-
-
-def _torch() -> ModuleType | None:
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return None
-    return torch
 
 
 class CudaDevice:

@@ -5,6 +5,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
+from math import isfinite
 from typing import Any
 
 from perfsuite.environment import Environment
@@ -38,7 +39,7 @@ def render(
         "datetime": datetime.now(UTC).isoformat(),
         "version": metadata.version("pytest-benchmark"),
     }
-    return json.dumps(document, indent=1, sort_keys=True, default=repr, allow_nan=False) + "\n"
+    return json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"
 
 
 def _machine_info(environment: Environment) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _benchmark(
         "group": None,
         "name": result.test.rsplit("::", 1)[-1] + suffix,
         "fullname": result.test + suffix,
-        "params": dict(params) or None,
+        "params": _plain(dict(params)) or None,
         "param": None,
         "options": {"timer": environment.device_kind, "warmup": reading.warmup_steps},
         "stats": stats(reading.rounds),
@@ -76,7 +77,7 @@ def _benchmark(
                 "modelled": reading.modelled,
                 "metrics": {
                     metric.name: {
-                        "value": reading.value(metric),
+                        "value": _plain(reading.value(metric)),
                         "unit": metric.unit.value,
                         "higher_is_better": metric.higher_is_better,
                     }
@@ -94,6 +95,18 @@ def _benchmark(
             }
         },
     }
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can hold: numbers that are none, and objects, become their text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    is_plain = (
+        value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and isfinite(value))
+    )
+    return value if is_plain else repr(value)
 
 
 def stats(data: Sequence[float]) -> dict[str, Any]:

@@ -137,10 +137,22 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
         told = ", ".join(_improvement(result) for result in better)
         lines.append((f"improved beyond the tolerance, baseline kept: {told}", "green"))
         lines.append((f"  take it as the new baseline with: {save_command}", ""))
+    lines.extend((f"stored, but not measured by its test: {name}", "yellow") for name in _vanished(results))
     for result in results:
         for reading in result.readings:
             lines.extend((f"note: {_test_name(result, reading)}: {note}", "") for note in reading.notes)
     return lines
+
+
+def _vanished(results: Sequence[Result]) -> list[str]:
+    """Return the stored readings that their tests, having run, no longer take."""
+    return [
+        f"{result.test} ({name})"
+        for result in results
+        if result.readings and not result.error
+        for name in result.expectation.stored
+        if name not in {reading.name for reading in result.readings}
+    ]
 
 
 def _tests(results: Sequence[Result]) -> str:

@@ -130,6 +130,12 @@ def test_plain_tests_run_beside_performance_tests(project):
     project.run("--perf").assert_outcomes(passed=2)
 
 
+def test_a_run_without_a_terminal_measures_too(project):
+    """-p no:terminal leaves nobody to tell, and the verdict stands."""
+    project.test(STEP, marker="min_samples_per_s=900")
+    assert 0 == project.run("--perf", "-p", "no:terminal").ret
+
+
 def test_skip_xfail_and_x_work_as_ever(project):
     """A performance test is a test: skips are skips, expected failures expected, -x stops."""
     project.pytester.makepyfile(

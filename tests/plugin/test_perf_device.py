@@ -38,7 +38,7 @@ def test_a_missing_device_is_a_usage_error(project, name, told):
 def test_the_command_line_beats_the_marker_and_the_marker_the_ini(project):
     """Precedence: command line > marker > ini."""
     project.test("assert perf.device == 'cpu'\nperf(lambda: None)", marker='device="cpu"')
-    project.run("--perf", "--perf-min-time=1ms", "--perf-max-time=50 ms").assert_outcomes(passed=1)
+    project.run_apart("--perf", "--perf-min-time=1ms", "--perf-max-time=50 ms").assert_outcomes(passed=1)
     project.test("assert perf.device == 'scripted'\nperf(lambda: spend(1))", marker='device="cpu"')
     project.run("--perf", "--perf-device=scripted").assert_outcomes(passed=1)
 
@@ -89,6 +89,6 @@ def test_gpu_tests_that_measure_nothing_need_no_flag_but_a_gpu(project):
 def test_the_cpu_measures_for_real(project):
     """On the CPU a real step gives figures on a real clock."""
     project.test("reading = perf(lambda: sum(range(10000)))\nassert 0 < reading.utilization <= 1")
-    ran = project.run("--perf", "--perf-device=cpu", "--perf-min-time=10 ms", "--perf-max-time=0.2")
+    ran = project.run_apart("--perf", "--perf-device=cpu", "--perf-min-time=10 ms", "--perf-max-time=0.2")
     ran.assert_outcomes(passed=1)
     ran.stdout.fnmatch_lines(["perfsuite: cpu (*, * threads), clock: perf_counter, *key: cpu_*"])

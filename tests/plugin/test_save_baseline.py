@@ -158,6 +158,16 @@ def test_entries_without_a_test_are_told(project):
     )
 
 
+def test_a_reading_that_its_test_no_longer_takes_is_told(project):
+    """Of two stored readings one vanished: the summary names it."""
+    project.test("perf(lambda: spend(1), name='a')\nperf(lambda: spend(1), name='b')")
+    project.run("--save-baseline")
+    project.test("perf(lambda: spend(1), name='a')")
+    project.run("--perf").stdout.fnmatch_lines(
+        ["stored, but not measured by its test: test_it.py::test_it (b)"]
+    )
+
+
 def test_deselected_tests_are_not_told_as_gone(project):
     """-k and a single test id are a choice, not a loss."""
     project.pytester.makepyfile(

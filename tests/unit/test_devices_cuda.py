@@ -153,7 +153,7 @@ def test_a_cards_identity_has_its_uuid_with_prefix(torch):
 )
 def test_a_device_that_is_not_there_is_refused_with_the_reason(monkeypatch, torch, index, told):
     """Each way of missing a GPU has its own remedy."""
-    monkeypatch.setattr(cuda, "_torch", lambda: torch)
+    monkeypatch.setattr(cuda, "load_torch", lambda: torch)
     with pytest.raises(DeviceMissing) as refused:
         cuda.open_cuda(index)
     assert told in str(refused.value)

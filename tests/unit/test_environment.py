@@ -21,6 +21,7 @@ def environment(**changes):
         "python": "3.11.7",
         "system": "Linux x86_64",
         "cpu": "Some CPU",
+        "host_memory_bytes": 64 * 10**9,
         "threads": None,
     }
     return Environment(**{**facts, **changes})

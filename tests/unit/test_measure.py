@@ -110,6 +110,20 @@ def test_an_empty_loader_is_refused():
         measure_loop([], lambda batch: None, device, BRIEF, samples=1)
 
 
+def test_an_iterator_that_ends_is_refused():
+    """A generator cannot be begun again; the message asks for the loader."""
+    device = ScriptedDevice()
+    batches = iter([1, 2, 3])
+    with pytest.raises(UnusableStep, match="not an iterator"):
+        measure_loop(batches, lambda batch: device.spend(1.0), device, BRIEF, samples=1)
+
+
+def test_tiny_steps_end_before_their_marks_fill_the_memory():
+    """200,000 steps are enough, however short."""
+    device = ScriptedDevice()
+    assert 200_000 == measure_step(lambda: device.spend(1e-9), device, Plan(1.0, 10.0), 1).steps
+
+
 def test_a_batch_of_unknown_size_is_refused():
     """Where samples cannot be counted, the remedy is named."""
     device = ScriptedDevice()

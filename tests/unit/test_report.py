@@ -183,7 +183,9 @@ ENVIRONMENT = Environment.from_device(DeviceFacts("cuda", "NVIDIA A10", "CUDA ev
 
 def rendered(*results):
     return machine.render(
-        results, {"cuda:0": ENVIRONMENT}, {"tests/test_a.py::test_b": {"size": 3, "obj": object}}
+        results,
+        {"cuda:0": ENVIRONMENT},
+        {"tests/test_a.py::test_b": {"size": 3, "obj": object, "nan": float("nan")}},
     )
 
 
@@ -198,7 +200,7 @@ def test_the_json_has_pytest_benchmarks_shape():
     assert {"value": 0.61, "unit": "fraction", "higher_is_better": True} == entry["extra_info"]["perfsuite"][
         "metrics"
     ]["utilization"]
-    assert 3 == entry["params"]["size"]
+    assert {"size": 3, "obj": "<class 'object'>", "nan": "nan"} == entry["params"]
 
 
 def test_pytest_benchmark_compares_the_file(tmp_path):

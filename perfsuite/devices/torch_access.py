@@ -1,6 +1,16 @@
-"""Tell whether torch.compile is still at work, without importing anything for it."""
+"""Reach torch: imported when a device asks, looked at without importing where it need not be there."""
 
 import sys
+from types import ModuleType
+
+
+def load_torch() -> ModuleType | None:
+    """Import torch, None where it is not installed."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return None
+    return torch
 
 
 def compile_state() -> tuple[int, int]:
