@@ -1,5 +1,17 @@
 """Performance regressions of GPU trainings, caught by pytest."""
 
-from perfsuite.records import METRICS, Limit, Metric, Outcome, Reading, Result, Verdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from perfsuite.records import METRICS, Limit, Metric, Outcome, Reading, Result, Verdict
 
 __all__ = ["METRICS", "Limit", "Metric", "Outcome", "Reading", "Result", "Verdict"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public names when they are asked for: every pytest run imports this package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from perfsuite import records
+
+    return getattr(records, name)

@@ -9,10 +9,10 @@ import pytest
 from perfsuite import baselines
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
-from perfsuite.options import Options
 from perfsuite.records import Result
 from perfsuite.remember import remember
 from perfsuite.report import machine, terminal
+from perfsuite.settings import Options
 
 _NOT_REPEATED = ("--perf", "--save-baseline", "--perf-strict")
 

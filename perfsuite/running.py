@@ -13,10 +13,10 @@ from perfsuite.errors import PerfsuiteError
 from perfsuite.judge import judge, judge_unmeasured
 from perfsuite.measure import Plan
 from perfsuite.meter import Perf
-from perfsuite.options import Options, read_options
 from perfsuite.progress import ProgressLine, open_terminal
 from perfsuite.records import Expectation, Match, Outcome, Result, Verdict
 from perfsuite.report import messages, terminal
+from perfsuite.settings import Options, read_options
 
 METER = pytest.StashKey[Perf]()
 EXPECTATION = pytest.StashKey[Expectation]()

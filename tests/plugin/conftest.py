@@ -2,6 +2,10 @@
 
 import pytest
 
+# pytester forgets modules that a run imported, but not where they hang on their package: load them first.
+import perfsuite.ending
+import perfsuite.running  # noqa: F401
+
 pytest_plugins = ["pytester"]
 
 CONFTEST = """
