@@ -42,6 +42,15 @@ def conflict(pluginmanager: pytest.PytestPluginManager, error: Exception) -> Exc
     return error
 
 
+def check_duplicates(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    """Find a name that is declared twice: pytest 8 notices only when it parses, and says nobody's name."""
+    groups = [getattr(parser, "_anonymous", None), *getattr(parser, "_groups", ())]
+    names = [name for group in groups if group for option in group.options for name in option.names()]
+    twice = [option.flag for option in OPTIONS if names.count(option.flag) > 1]
+    if twice:
+        raise conflict(pluginmanager, ValueError(f"{twice[0]} is declared twice"))
+
+
 def _declared(plugin: object) -> set[str]:
     declare = getattr(plugin, "pytest_addoption", None)
     name = getattr(plugin, "__name__", "")

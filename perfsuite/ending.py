@@ -100,7 +100,7 @@ class Ending:
         folder = self._ledger.shown(self._options.baseline_dir)
         self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print the table and what should be told after it."""
         results = list(self._ledger.results.values())
         lines = terminal.table(results, terminalreporter._tw.fullwidth, saved=self._saved > 0)

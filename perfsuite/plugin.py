@@ -26,25 +26,27 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
     """Declare the options; where another plugin owns one, say who."""
     from argparse import ArgumentError
 
+    from perfsuite import conflicts
+
     try:
         options.add_options(parser)
     except (ValueError, ArgumentError) as error:
-        from perfsuite.conflicts import conflict
-
-        raise conflict(pluginmanager, error) from error
+        raise conflicts.conflict(pluginmanager, error) from error
+    conflicts.check_duplicates(parser, pluginmanager)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_load_initial_conftests(early_config: pytest.Config) -> Iterator[None]:
+def pytest_load_initial_conftests(early_config: pytest.Config, parser: pytest.Parser) -> Iterator[None]:
     """Say who else declares one of our options: pytest itself does not."""
     from argparse import ArgumentError
 
-    try:
-        return (yield)
-    except (ValueError, ArgumentError) as error:
-        from perfsuite.conflicts import conflict
+    from perfsuite import conflicts
 
-        raise conflict(early_config.pluginmanager, error) from error
+    try:
+        yield
+    except (ValueError, ArgumentError) as error:
+        raise conflicts.conflict(early_config.pluginmanager, error) from error
+    conflicts.check_duplicates(parser, early_config.pluginmanager)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
