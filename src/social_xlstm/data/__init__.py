@@ -1,0 +1,1 @@
+"""Traffic sets: files in; windows and batches, split by time, out."""
