@@ -46,6 +46,8 @@ class DataConfig:
     selected_vdids: tuple[str, ...] | None = None
     fill_missing: Literal["linear", "forward", "mean", "zero"] = "linear"
     batch_format: Literal["centralized", "distributed"] = "centralized"
+    storage: Literal["shared", "memmap", "file"] = "shared"  # where prepared data lives (O23)
+    cache_dir: str | None = None  # for memmap and file; None is a folder beside the data
     loader: LoaderConfig = field(default_factory=LoaderConfig)
 
 
@@ -77,6 +79,7 @@ class ModelConfig:
     detector_embedding: bool = False
     attention_readout: bool = False
     context_gate: bool = False
+    residual: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,13 @@ class PoolingConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """The optimizer by name and its two numbers."""
+    """The optimizer by name, its numbers, and how its rate changes over the training."""
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = 1e-3
     weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ class TrainerConfig:
     precision: Precision = "32-true"
     accumulate_grad_batches: int = 1
     log_every_n_steps: int = 50
+    checkpoint_every_n_steps: int | None = None
     gradient_clip_val: float | None = 1.0
     devices: int = 1
     device: str = "auto"

@@ -1,0 +1,1 @@
+"""The forecasting model: cells, encoders, social pooling, readout and head."""
