@@ -1,0 +1,118 @@
+"""A run's folder: what lies in it, how it is named, and whether configuration and data still fit it."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from social_xlstm import config_file
+from social_xlstm.config import Config
+from social_xlstm.data.prepare import Prepared
+from social_xlstm.errors import InputError
+from social_xlstm.train.checkpoint import Checkpoint
+
+CONFIG, LAST, BEST = "config.yaml", "last.pt", "best.pt"
+EPOCHS, RESULTS, PLOT = "epochs.csv", "results.json", "forecast.png"
+
+# What a resumed training may change; everything else decides what was learnt so far and must stay.
+CHANGEABLE = re.compile(
+    r"trainer\.(?!precision|accumulate_grad_batches|limit_train_batches).*"
+    r"|optimizer\.(lr|weight_decay|schedule|warmup_share)"
+    r"|data\.(path|storage|cache_dir|loader\.(?!batch_size|drop_last).*)"
+    r"|experiment\.(name|output_dir)"
+)
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The files of one run."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, config: Config) -> "RunFolder":
+        """Make the next free folder, such as runs/social-xlstm-001."""
+        parent = Path(config.experiment.output_dir)
+        number = 1 + max((number for number, _ in _numbered(config)), default=0)
+        while True:
+            path = parent / f"{config.experiment.name}-{number:03d}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                number += 1  # another process was faster
+                continue
+            return cls(path)
+
+    @classmethod
+    def latest(cls, config: Config) -> "RunFolder":
+        """Find the newest run of this name."""
+        found = max(_numbered(config), default=None)
+        if found is None:
+            where = f"{config.experiment.output_dir}/{config.experiment.name}-…"
+            raise InputError(f"there is no run to resume at {where}; train first, or name a run's folder")
+        return cls(found[1])
+
+    @classmethod
+    def from_name(cls, name: str) -> "RunFolder":
+        """Take a folder, or a checkpoint inside it, by its path."""
+        path = Path(name)
+        if path.suffix == ".pt":
+            path = path.parent
+        if not (path / CONFIG).is_file():
+            raise InputError(
+                f"{name}: is no run's folder (no config.yaml in it); name one such as runs/social-xlstm-001"
+            )
+        return cls(path)
+
+
+def _numbered(config: Config) -> list[tuple[int, Path]]:
+    """List this experiment's runs with their numbers."""
+    pattern = re.compile(re.escape(config.experiment.name) + r"-(\d{3,9})")
+    parent = Path(config.experiment.output_dir)
+    if not parent.is_dir():
+        return []
+    matches = ((pattern.fullmatch(path.name), path) for path in parent.iterdir())
+    return [(int(match.group(1)), path) for match, path in matches if match]
+
+
+def about(config: Config, prepared: Prepared) -> dict[str, Any]:
+    """Describe configuration and data for the checkpoints."""
+    return {
+        "config": config_file.dump(config),
+        "vdids": list(prepared.vdids),
+        "feature_names": list(prepared.feature_names),
+        "scaler": prepared.scaler.state_dict(),
+    }
+
+
+def check_unchanged(saved: Config, config: Config) -> None:
+    """Refuse to resume with a key changed that decides what was learnt so far."""
+    changed = [
+        change
+        for change in config_file.differences(saved, config)
+        if not CHANGEABLE.fullmatch(change.partition(":")[0])
+    ]
+    if changed:
+        listed = "\n  ".join(changed)
+        raise InputError(
+            f"a resumed run cannot change\n  {listed}\nstart a new run for that (without --resume)"
+        )
+
+
+def check_same_detectors(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Refuse data whose detectors or features are not those of the checkpoint, in the same order."""
+    for name, words in (("vdids", "detectors"), ("feature_names", "features")):
+        if checkpoint.about.get(name) != list(getattr(prepared, name)):
+            raise InputError(
+                f"the data has other {words} than the run was trained on; name data with the same, or choose "
+                f"them with data.selected_{name}"
+            )
+
+
+def check_same_data(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    """Refuse data whose detectors, features or training part are not those of the checkpoint."""
+    check_same_detectors(checkpoint, prepared)
+    if checkpoint.about.get("scaler") != prepared.scaler.state_dict():
+        raise InputError(
+            "the data's training part is not the one the run was trained on; name the run's data with --data"
+        )

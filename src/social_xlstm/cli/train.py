@@ -1,0 +1,148 @@
+"""`social-xlstm train`: a run from its configuration, or its continuation, to errors on the test part."""
+
+import argparse
+import time
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from social_xlstm import config_file
+from social_xlstm.cli import run_folder as folders
+from social_xlstm.cli.interrupt import Interrupt, stop_on_signals
+from social_xlstm.cli.progress import build_progress
+from social_xlstm.cli.report import measure, write_report
+from social_xlstm.cli.results import EpochTable, environment
+from social_xlstm.cli.run_folder import RunFolder
+from social_xlstm.config import Config
+from social_xlstm.errors import InputError
+from social_xlstm.train import checkpoint, snapshot
+from social_xlstm.train.assemble import Assembly, assemble
+from social_xlstm.train.distributed import World, check_devices, process_group
+from social_xlstm.train.loop import Trainer
+from social_xlstm.train.plan import Plan
+from social_xlstm.train.speed import Speedometer
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Configure, train, and measure the best weights on the test part."""
+    world = World.from_environment()
+    config, resumed = configure(arguments)
+    check_devices(config.trainer.devices, world)
+    with process_group(world, world.device(config.trainer.device)):
+        assembly = assemble(config, world)
+        saved = None
+        if resumed is not None:
+            saved = checkpoint.load(resumed.path / folders.LAST)
+            folders.check_same_data(saved, assembly.prepared)
+        plan = assembly.plan()  # before the folder: a loader that cannot be built must not leave one
+        folder = resumed or _create_folder(config, world)
+        plan = replace(plan, folder=folder.path, about=folders.about(config, assembly.prepared))
+        return _train(arguments, assembly, plan, folder, saved)
+
+
+def configure(arguments: argparse.Namespace) -> tuple[Config, RunFolder | None]:
+    """Read the configuration: of the file, of the run that is resumed, or the shipped one."""
+    overrides = list(arguments.overrides)
+    if arguments.data is not None:
+        overrides.append(f"data.path={_quoted(arguments.data)}")
+    if arguments.resume is None:
+        return config_file.load(arguments.config, overrides), None
+    if arguments.config is not None:
+        raise InputError(
+            "--resume uses the run's own config.yaml; leave --config out, change keys with --set"
+        )
+    if arguments.resume:
+        folder = RunFolder.from_name(arguments.resume)
+    else:
+        folder = RunFolder.latest(
+            config_file.load(None, [o for o in overrides if o.startswith("experiment.")])
+        )
+    config = config_file.load(folder.path / folders.CONFIG, overrides)
+    folders.check_unchanged(config_file.load(folder.path / folders.CONFIG), config)
+    return config, folder
+
+
+def _quoted(text: str) -> str:
+    """Quote a path for YAML, where `a: b` or `[x]` would be something else."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _create_folder(config: Config, world: World) -> RunFolder:
+    """Make the run's folder once and let every process know it."""
+    made = RunFolder.create(config) if world.is_first else None
+    return next(folder for folder in world.gather(made) if folder is not None)
+
+
+def _train(
+    arguments: argparse.Namespace,
+    assembly: Assembly,
+    plan: Plan,
+    folder: RunFolder,
+    saved: checkpoint.Checkpoint | None,
+) -> int:
+    """Fit, then report; interrupted, say how to go on."""
+    config, world = assembly.config, assembly.world
+    speed = Speedometer(world.size)
+    callbacks: list[Any] = [speed]
+    if world.is_first:
+        (folder.path / folders.CONFIG).write_text(config_file.dump(config), encoding="utf-8")
+        callbacks += [build_progress(arguments.progress, speed), EpochTable(folder.path / folders.EPOCHS)]
+        _introduce(assembly, folder, saved)
+    trainer = Trainer(
+        assembly.model,
+        config.trainer,
+        config.optimizer,
+        world=world,
+        callbacks=callbacks,
+        arrange=assembly.arrange,
+    )
+    began = time.monotonic()  # clock
+    with stop_on_signals(trainer.request_stop) as interrupt:
+        state = trainer.fit(plan, saved)
+    if not state.finished:
+        return _interrupted(folder, trainer, interrupt)
+    best = checkpoint.load(folder.path / folders.BEST)
+    snapshot.load_weights(trainer.model, best)
+    found = {
+        "best_epoch": state.best_epoch,
+        "epochs": state.epoch,
+        "updates": state.updates,
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "seconds": time.monotonic() - began,  # clock
+        "environment": environment(),
+        "config": config_file.dump(config),
+    }
+    part = "test" if config.data.split.test > 0 else "val" if config.data.split.val > 0 else "train"
+    measured = measure(assembly, part)
+    if world.is_first:
+        print(f"best epoch {state.best_epoch} of {state.epoch}, measured on the {part} part:")
+        write_report(assembly, measured, found, folder, plot=not arguments.no_plot)
+    return 0
+
+
+def _introduce(assembly: Assembly, folder: RunFolder, saved: checkpoint.Checkpoint | None) -> None:
+    """Say what is about to happen, in two lines."""
+    prepared, world = assembly.prepared, assembly.world
+    parameters = sum(p.numel() for p in assembly.model.parameters())
+    where = f"{assembly.device}" if world.size == 1 else f"{world.size} × {assembly.device.type}"
+    print(
+        f"{'resuming' if saved else 'training'} {folder.path}: {parameters:,} parameters, "
+        f"{len(prepared.vdids)} detectors, {len(prepared.train):,} windows, on {where} "
+        f"with {torch.get_num_threads()} threads",
+        flush=True,
+    )
+    if saved is not None:
+        epoch, groups = saved.progress["epoch"], saved.progress["groups_done"]
+        print(f"continuing after epoch {epoch}, update {groups} of the next", flush=True)
+
+
+def _interrupted(folder: RunFolder, trainer: Trainer, interrupt: Interrupt) -> int:
+    """Say what was saved and how to go on."""
+    if trainer.world.is_first:
+        print(
+            f"stopped by {trainer.stop_reason} after update {trainer.state.updates} "
+            f"(epoch {trainer.state.epoch + 1}); saved {folder.path / folders.LAST}\n"
+            f"continue with: social-xlstm train --resume {folder.path}"
+        )
+    return interrupt.exit_code

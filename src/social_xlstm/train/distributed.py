@@ -1,0 +1,134 @@
+"""One process or many: what torchrun says, the process group, and sums over all processes (O25)."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from social_xlstm.errors import InputError
+
+
+@dataclass(frozen=True)
+class World:
+    """This process's place among all that train together."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "World":
+        """Read what torchrun set for this process; without torchrun there is one process."""
+        env = os.environ if environment is None else environment
+        if "RANK" not in env or "WORLD_SIZE" not in env:
+            return cls()
+        try:
+            rank, size = int(env["RANK"]), int(env["WORLD_SIZE"])
+            local = int(env.get("LOCAL_RANK", rank))
+        except ValueError:
+            raise InputError(
+                "RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers; start with torchrun, which sets them"
+            ) from None
+        if not 0 <= rank < size:
+            raise InputError(
+                f"RANK {rank} is outside WORLD_SIZE {size}; start with torchrun, which sets both"
+            )
+        return cls(rank, size, local)
+
+    @property
+    def is_first(self) -> bool:
+        """Say whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def device(self, name: str) -> torch.device:
+        """Choose this process's device: `auto` takes a GPU of its own where there is one."""
+        if name == "auto":
+            name = "cuda" if torch.cuda.is_available() else "cpu"
+        device = torch.device(name)
+        if device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise InputError("trainer.device is cuda, but torch sees no GPU here; set it to cpu or auto")
+            index = self.local_rank if device.index is None else device.index
+            if index >= torch.cuda.device_count():
+                raise InputError(
+                    f"there is no GPU {index}: torch sees {torch.cuda.device_count()}; "
+                    "start fewer processes or choose another trainer.device"
+                )
+            return torch.device("cuda", index)
+        return device
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Add a tensor over all processes, on the device and without reading it."""
+        if self.size == 1:
+            return tensor
+        total = tensor.clone()
+        dist.all_reduce(total)
+        return total
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Ask whether the flag is set in any process: a host sync when there are many, free when alone."""
+        if self.size == 1:
+            return flag
+        return bool(self.sum(torch.tensor(float(flag), device=device)).item())  # host sync
+
+    def gather(self, value: Any) -> list[Any]:
+        """Collect one small object from every process, in the order of ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def wait(self) -> None:
+        """Let all processes reach this point."""
+        if self.size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def process_group(world: World, device: torch.device) -> Iterator[World]:
+    """Join the other processes for the time of the block: nccl between GPUs, gloo between CPUs."""
+    if world.size == 1:
+        yield world
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        "nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size
+    )
+    try:
+        yield world
+    finally:
+        dist.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Wrapped:
+    """The model as it is called, and how to add up gradients without sending them."""
+
+    call: nn.Module
+    without_sync: Callable[[], AbstractContextManager[Any]]
+
+
+def wrap(model: nn.Module, world: World, device: torch.device) -> Wrapped:
+    """Average gradients over the processes, where there are several."""
+    if world.size == 1:
+        return Wrapped(model, nullcontext)
+    ids = [device.index] if device.type == "cuda" else None
+    parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    return Wrapped(parallel, parallel.no_sync)
+
+
+def check_devices(devices: int, world: World) -> None:
+    """Refuse `trainer.devices` that torchrun was not told about, and give the command that is meant."""
+    if devices > 1 and devices != world.size:
+        raise InputError(
+            f"trainer.devices is {devices}, but {world.size} process(es) run; start with "
+            f"`torchrun --nproc-per-node {devices} -m social_xlstm train …`"
+        )
