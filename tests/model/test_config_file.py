@@ -127,7 +127,7 @@ def test_all_problems_are_reported_at_once() -> None:
 def test_overrides_win_over_the_file() -> None:
     """`--set a.b=c` is read as if the file had said it, lists and empty values included."""
     config = config_file.parse(
-        "data: &twice {}\nmodel: *twice\ntrainer: {max_epochs: 5, gradient_clip_val: 2}",
+        "optimizer: &twice {name: adam}\nexperiment: *twice\ntrainer: {max_epochs: 5, gradient_clip_val: 2}",
         [
             "trainer.max_epochs=7",
             "data.selected_vdids=[007, b]",

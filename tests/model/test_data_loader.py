@@ -128,6 +128,7 @@ def test_a_training_resumes_in_the_middle_of_an_epoch(prepared: Prepared, switch
         assert LoaderState(3, 4) == loader.state
         assert _same(expected[4:], _numbers(loader))
         assert len(whole) == len(loader)
+        assert _same(expected, _numbers(loader))  # the next iteration is whole again
         loader.set_epoch(4)
         assert len(whole) == len(_numbers(loader))
         loader.close()
@@ -262,8 +263,9 @@ def test_a_hung_worker_ends_in_an_error_that_names_the_timeout(
         torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.2
     )  # how long torch waits for it
     loader = _loader(_as(_Hanging, prepared.train), num_workers=1, timeout=0.5)
-    with pytest.raises(TimeoutError, match=r"data\.loader\.timeout = 0\.5 s.*num_workers 0"):
+    with pytest.raises(TimeoutError, match=r"data\.loader\.timeout = 0\.5 s.*num_workers 0") as hung:
         next(iter(loader))
+    assert hung.value.__traceback__ is not None  # kept, and with it all that its frames refer to
     assert [] == [child for child in torch.multiprocessing.active_children() if child.is_alive()]
 
 

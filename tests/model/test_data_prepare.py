@@ -91,16 +91,16 @@ def test_a_detector_without_any_value_gets_the_mean_of_all() -> None:
     assert [[2.0], [2.0]] == training_means(values).tolist()
 
 
-def test_a_window_that_ends_in_a_gap_sees_the_held_value() -> None:
+@pytest.mark.parametrize("normalize", ["standard", "minmax", "max", "none"])
+def test_a_window_that_ends_in_a_gap_sees_the_held_value(normalize: str) -> None:
     """The line to a value after the window would tell its future; windows further on may use it."""
     values = np.array([10, 20, NAN, NAN, 50, 60, 70, 80, 90, 100], dtype=np.float32).reshape(-1, 1)
     cfg = DataConfig(
-        sequence_length=4, prediction_length=1, normalize="none", split=SplitConfig(1.0, 0.0, 0.0)
+        sequence_length=4, prediction_length=1, normalize=normalize, split=SplitConfig(1.0, 0.0, 0.0)
     )
-    windows = prepare(cfg, _set(values)).train
-    assert [10, 20, 20, 20] == windows[0].features.flatten().tolist()
-    assert [20, 30, 40, 50] == windows[1].features.flatten().tolist()
-    assert [50.0] == windows[0].targets.flatten().tolist()
+    prepared = prepare(cfg, _set(values))
+    found = prepared.scaler.inverse(prepared.train.gather(np.arange(2)).features).flatten(1)
+    torch.testing.assert_close(torch.tensor([[10.0, 20, 20, 20], [20, 30, 40, 50]]), found)
 
 
 def _all(prepared: Prepared, part: str) -> list[torch.Tensor]:

@@ -1,7 +1,5 @@
 """Encoders over many detectors differ in speed and memory, not in what they compute."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,15 +13,6 @@ from tests.model.live_bytes import LiveBytes
 from tests.model.sync_counter import Launches
 
 SMALL = XLSTMConfig(8, 2, (1,), num_heads=2, dropout=0.0)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def build(kind: str, n: int = 4, *, cell: str = "sync_free", group_size: int = 3, xlstm=SMALL) -> nn.Module:

@@ -1,7 +1,6 @@
 """Social pooling does what its definition says, in every form it can take."""
 
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,15 +9,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.model.pooling_cases import LEARNT, MAXIMA, MEANS, every, pooling, same, states, town
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def by_loop(positions: Tensor, h: Tensor, radius: float, kernel: str, pool_type: str) -> Tensor:

@@ -1,6 +1,5 @@
 """Social pooling on real detectors: who is whose neighbour, and that it helps a forecast."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +16,6 @@ DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 SENSORS = DATA / "sensor_locations"
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the shared data folder is not beside the project")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def metres(name: str, columns: tuple[int, int], skip: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -12,15 +11,6 @@ from social_xlstm.errors import InputError
 from social_xlstm.model.neighbours import find_neighbours
 from social_xlstm.model.pooling import SocialPooling
 from tests.model.pooling_cases import LEARNT, MAXIMA, MEANS, every, pooling, same, states, town
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @every(MEANS + LEARNT + MAXIMA)

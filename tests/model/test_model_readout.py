@@ -1,7 +1,5 @@
 """Attention over the steps is a weighting, and its extraction copies to the host once."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -10,15 +8,6 @@ from social_xlstm.errors import InputError
 from social_xlstm.model.readout import TemporalAttention, mean_importance
 from social_xlstm.model.social_xlstm import SocialXLSTM
 from tests.model.sync_counter import HostSyncs
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

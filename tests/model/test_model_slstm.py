@@ -18,15 +18,6 @@ FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def twins(config: XLSTMConfig, seed: int) -> tuple[nn.Module, nn.Module]:
     """The package's stack with random weights everywhere, and ours with the same."""
     torch.manual_seed(seed)

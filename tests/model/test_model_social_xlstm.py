@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -27,15 +26,6 @@ OPTIONS = {
     "learnt sparse": ({}, PoolingConfig(learnable=True, sparse=True, kernel="exponential")),
 }
 POSITIONS = torch.tensor([[0.0, 0.0], [300.0, 0.0], [0.0, 900.0], [1500.0, 200.0]])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def build(

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -13,15 +12,6 @@ from social_xlstm.model.social_xlstm import SocialXLSTM
 from tests.model.sync_counter import HostSyncs
 
 ENCODERS = ("per_vd", "grouped", "shared", "shared_heads", "stacked")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Compute on one thread: on tiny tensors threads mostly wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def build(

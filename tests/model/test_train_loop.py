@@ -124,6 +124,17 @@ def test_loss_falls_and_rows_hold_real_units() -> None:
     assert (8, 8 * 6, True) == (last["epoch"], last["step"], state.finished)
 
 
+def test_an_epochs_loss_is_its_own_and_its_order_too() -> None:
+    """The second epoch's loss does not remember the first, and the windows come in another order."""
+    loader, diary = Loader(20), Diary()
+    loader.mask[:] = True
+    state = trainer(replace(CONFIG, max_epochs=2), diary).fit(Plan(loader))
+    assert pytest.approx(torch.stack(diary.losses[5:]).mean().item()) == state.history[1]["train_loss"]
+    orders = [[row for given in loader.given if given[0] == epoch for row in given[1:]] for epoch in (0, 1)]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(20))
+    assert orders[0] != orders[1]
+
+
 @pytest.mark.parametrize("n", [1, 3, 50])
 def test_the_loss_is_read_once_in_n_steps(n: int) -> None:
     """Between two logs nothing is read from the device (O19)."""
@@ -282,6 +293,29 @@ def test_the_ladder_continues_the_epoch_in_smaller_batches() -> None:
     order = torch.randperm(32, generator=torch.Generator().manual_seed(0)).tolist()
     assert order[16:] == [row for given in small[-1].given for row in given[1:]]
     assert 2 + 8 == len(diary.losses), "two batches of eight, then sixteen windows in twos"
+
+
+def test_half_a_group_is_forgotten_on_the_way_down() -> None:
+    """Out of memory between two batches of a group, the update is still that of the group alone."""
+    results, failed = [], []
+    for fails in (False, True):
+
+        class Greedy(Tiny):
+            def forward(self, features: torch.Tensor) -> torch.Tensor:
+                if fails and len(features) > 2 and diary.events.count("step") == 3:  # noqa: B023
+                    failed.append("second batch of the second group")
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                return super().forward(features)
+
+        diary = Diary()
+        seed_everything(3)
+        made = trainer(replace(CONFIG, max_epochs=1, accumulate_grad_batches=2), diary, model=Greedy())
+        made.model.load_state_dict(trainer().model.state_dict())
+        made.model.body[2].p = 0.0  # dropout would differ by shape
+        state = made.fit(Plan(Loader(32, 4), rebuild=lambda size: Loader(32, size)))
+        results.append((weights(made), state.history[0]["train_loss"]))
+    assert 1 == len(failed)
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=1e-6)
 
 
 def test_out_of_memory_is_raised_where_the_ladder_is_off() -> None:
