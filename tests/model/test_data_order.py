@@ -15,7 +15,7 @@ def _orders(windows: int, batch_size: int, world_size: int, drop_last: bool) -> 
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 6), st.integers(0, 3))
 def test_processes_share_all_windows(windows: int, batch_size: int, world_size: int, epoch: int) -> None:
     """Without drop_last every window is in one batch of one process, and all have equally many batches."""
@@ -33,7 +33,7 @@ def test_processes_share_all_windows(windows: int, batch_size: int, world_size: 
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(1, 200), st.integers(1, 12), st.integers(1, 6))
 def test_dropping_the_last_keeps_shapes_constant(windows: int, batch_size: int, world_size: int) -> None:
     """With drop_last all batches are full, no window comes twice, and less than one step is left out."""

@@ -126,14 +126,17 @@ SEEDS, MISSING = st.integers(0, 2**32), st.sampled_from([0.0, 0.2, 0.6, 0.95])
     SEEDS,
     MISSING,
     st.integers(20, 39),
+    st.booleans(),
     st.sampled_from(METHODS),
     st.sampled_from(["standard", "minmax", "max"]),
 )
 def test_nothing_leaks_from_the_future_or_another_part(
-    seed: int, missing: float, cut: int, method: str, normalize: str
+    seed: int, missing: float, cut: int, silent: bool, method: str, normalize: str
 ) -> None:
     """Changing all values after a step changes no input that ends by it, no earlier part, no scaler."""
     before, after = _speeds(seed, 40, 2, missing), _speeds(seed + 1, 40, 2, missing)
+    if silent:
+        after[:] = NAN
     changed = np.concatenate([before[:cut], after[cut:]])  # the scaler may know all of the training part
     cfg = DataConfig(
         sequence_length=3, prediction_length=2, fill_missing=method, normalize=normalize,

@@ -1,8 +1,4 @@
-"""Reading a doubtful HDF5 file first in a process of its own, since damage can crash or hang the library.
-
-Files of the newer format carry checksums of their structure, so damage is an error there. Those of the older
-one, and heaps of variable-length strings, do not: fuzzing finds bytes that end the process or never end.
-"""
+"""Reading a doubtful HDF5 file first in a process of its own, since damage can crash or hang the library."""
 
 import mmap
 import signal
@@ -12,6 +8,8 @@ from pathlib import Path
 
 from social_xlstm.errors import InputError
 
+# Files of the newer format carry checksums of their structure, so damage is an error there. Those of the
+# older one, and heaps of variable-length strings, do not: fuzzing finds bytes that kill it or hang it.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _FIRST_CHECKED_VERSION = 2
 _HEAP = b"GCOL"

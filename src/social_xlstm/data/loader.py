@@ -57,6 +57,8 @@ class Loader:
         self.timeout = cfg.timeout if num_workers else 0.0
         # Positions never change: they go to the device once and accompany every batch from there.
         positions = windows.positions_xy
+        if positions is not None and device.type == "mps":  # which has no doubles
+            positions = positions.float()
         self._positions_xy = None if positions is None else positions.to(device)
         self._plan = _Plan(order)
         self._position = 0

@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from social_xlstm.data.scaler import Scaler
+
 _MAX_AGE = np.iinfo(np.int16).max  # far longer than any window
 ARRAYS = ("offsets", "columns", "held", "age")
 
@@ -46,11 +48,11 @@ class OpenGaps:
             offsets, columns[order], held[order].astype(np.float32), age[order].astype(np.int16)
         )
 
-    def scaled(self, offset: np.ndarray, divisor: np.ndarray) -> "OpenGaps":
-        """Scale the held values, each by its own feature's numbers."""
-        feature = self.columns.numpy() % len(offset)
-        held = (self.held.numpy() - offset[feature]) / divisor[feature]
-        return replace(self, held=torch.from_numpy(held.astype(np.float32)))
+    def scaled(self, scaler: Scaler) -> "OpenGaps":
+        """Scale the held values exactly as the values they were taken from."""
+        feature = self.columns.numpy() % len(scaler.offset)
+        every = np.repeat(self.held.numpy()[:, None], len(scaler.offset), axis=1)
+        return replace(self, held=torch.from_numpy(scaler.transform(every)[np.arange(len(every)), feature]))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Name the tensors, as they are stored."""

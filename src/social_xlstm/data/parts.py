@@ -53,7 +53,7 @@ def make_parts(traffic: TrafficSet, cfg: DataConfig) -> tuple[About, dict[str, P
         parts[part] = Part(
             values=_scaled(filled.values, scaler),
             observed=~np.isnan(traffic.features[begin:end]),
-            open_gaps=None if gaps is None else gaps.scaled(scaler.offset, scaler.divisor),
+            open_gaps=None if gaps is None else gaps.scaled(scaler),
         )
     about = About(
         scaler,

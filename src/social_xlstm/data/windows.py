@@ -8,6 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from social_xlstm.data.collate import Batch, Sample
+from social_xlstm.data.file_series import FileSeries
 from social_xlstm.data.series import Series
 from social_xlstm.errors import InputError
 
@@ -16,7 +17,7 @@ from social_xlstm.errors import InputError
 class Windows(Dataset):
     """A dataset of windows; a list of indices is answered by one vectorized copy."""
 
-    series: Series
+    series: Series | FileSeries
     timestamps: np.ndarray  # datetime64[s] [T]
     sequence_length: int
     prediction_length: int
@@ -47,8 +48,6 @@ class Windows(Dataset):
         return len(self.starts)
 
     def __getitem__(self, index: int) -> Sample:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"window {index} of {len(self)}")
         batch = self.gather(np.array([index]))
         return Sample(batch.features[0], batch.targets[0], batch.mask[0])
 
