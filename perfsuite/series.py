@@ -41,14 +41,19 @@ class Series:
         return self.pieces[-1].end - self.pieces[0].start if self.pieces else 0.0
 
     @property
+    def needed_seconds(self) -> int:
+        """Return how long to look at least, 0 where it was long enough or nothing can be seen at all."""
+        is_long = bool(self.pieces) and self.seconds >= (MIN_PERIODS - _ROUNDING) * self.sample_seconds
+        return 0 if self.absent or is_long else math.ceil(MIN_PERIODS * self.sample_seconds) or 10
+
+    @property
     def why(self) -> str:
         """Say why the figures are absent, "" where they are not."""
-        if self.absent or (self.pieces and self.seconds >= (MIN_PERIODS - _ROUNDING) * self.sample_seconds):
+        if not self.needed_seconds:
             return self.absent
-        needed = math.ceil(MIN_PERIODS * self.sample_seconds) or 10
         return (
             f"{self.seconds:.1f} s are too short to judge: utilization is renewed every "
-            f"{self.sample_seconds:.2g} s, so measure longer with --perf-min-time={needed}s"
+            f"{self.sample_seconds:.2g} s, so it takes at least {self.needed_seconds} s"
         )
 
     @property

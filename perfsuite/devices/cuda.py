@@ -25,6 +25,17 @@ def available_count() -> int:
     return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_available() else 0
 
 
+def torch_told() -> str:
+    """Say which torch there is and whether it reaches a GPU."""
+    torch = load_torch()
+    if torch is None:
+        return "torch is not installed"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} (a build without CUDA: nothing can be measured on a GPU with it)"
+    count = available_count()
+    return f"torch {torch.__version__} for CUDA {torch.version.cuda}, sees {count} of the cards"
+
+
 def open_cuda(index: int | None) -> "CudaDevice":
     """Return the CUDA device of that index (torch's current one for None), or say why there is none."""
     torch = load_torch()
@@ -174,7 +185,8 @@ class CudaWindow:
         sampled = self._sampler.stop()
         steps = tuple(self.known())
         series, seen = sampled.utilization, sampled.seen
-        absent = (f"utilization: {series.why}",) if series.why else ()
+        advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
+        absent = (f"utilization: {series.why}{advice}",) if series.why else ()
         reported = {
             "reserved_memory_bytes": float(self._torch.cuda.max_memory_reserved(self._index)),
             "alloc_retries": float(grown["alloc_retries"]),

@@ -47,7 +47,7 @@ def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0):
     )
     sampler.start()
     while sampler._thread.is_alive() and not clock.reached.wait(0.01) and patience > 1:
-        pass
+        pass  # a thread that ended early, or is stuck, never reaches the script's end
     began = time.monotonic()
     sampled = sampler.stop()
     series, seen = sampled.utilization, sampled.seen

@@ -7,8 +7,10 @@ import pytest
 from perfsuite.devices import cuda
 from perfsuite.devices.cuda import CudaDevice, unsteady
 from perfsuite.devices.nvml import Nvml
+from perfsuite.devices.sampler import Sampled
 from perfsuite.errors import DeviceMissing
 from perfsuite.measure import Plan, measure_step
+from perfsuite.series import Piece, Series
 
 UUID = "12345678-1234-1234-1234-123456789abc"
 
@@ -228,6 +230,16 @@ def test_a_device_with_a_driver_that_does_not_fit_is_told_by_every_window(torch)
     subject = CudaDevice(torch, 0, Nvml(invalid="driver and library differ"))
     assert subject.facts().driver is None
     assert ("driver and library differ",) == subject.start().stop().invalid
+
+
+def test_a_short_window_names_the_option_that_makes_it_longer(torch, monkeypatch):
+    """Too short to judge is a result of its own, with the remedy in the message."""
+    short = Series((Piece(0, 4, 0.9),), 1.0, 4)
+    monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(short))
+    timing = device(torch).start().stop()
+    assert (None, None, None) == (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
+    assert timing.notes[0].startswith("utilization: 4.0 s are too short to judge")
+    assert "(--perf-min-time=10s)" in timing.notes[0]
 
 
 def test_an_environment_that_names_another_card_is_told(torch, monkeypatch):

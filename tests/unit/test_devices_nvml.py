@@ -54,11 +54,11 @@ def test_a_wave_is_measured(watch, period, buffer):
 
 
 def test_a_short_window_is_too_short_to_judge(watch):
-    """Below ten sample periods there is no figure, and the advice names the option and a time."""
+    """Below ten sample periods there is no figure, and the reason names a time that is enough."""
     seen = watch(script(*STEADY, "at 0 sample_ms 1000"), seconds=5.0)
     assert seen["mean"] is None
     assert "too short to judge" in seen["why"]
-    assert "--perf-min-time=10s" in seen["why"]
+    assert "it takes at least 10 s" in seen["why"]
 
 
 @pytest.mark.parametrize("counters", [0, 1])
