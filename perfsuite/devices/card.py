@@ -65,7 +65,10 @@ class Card:
 
     def processes(self) -> tuple[int, ...] | None:
         """Return the process ids with a compute context, as the host counts them."""
-        answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses")
+        # By version: where the driver lacks it, the binding's unversioned name raises no NVMLError.
+        answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3")
+        if answer.code == FUNCTION_NOT_FOUND:
+            answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v2")
         return None if answer.why else tuple(process.pid for process in answer.value)
 
     def reasons(self) -> int | None:

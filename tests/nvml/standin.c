@@ -141,20 +141,23 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *into, unsigned int len
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) { CALLED(); *count = (unsigned int)card_count; return NVML_SUCCESS; }
 
 /* A handle is a card's place, from 1. */
+static nvmlDevice_t card_at(int place) { return (nvmlDevice_t)(size_t)(place + 1); }
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
     CALLED();
     if (index >= (unsigned int)card_count)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *device = (nvmlDevice_t)(size_t)(index + 1);
+    *device = card_at((int)index);
     return NVML_SUCCESS;
 }
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     CALLED();
     for (int i = 0; i < card_count; i++)
-        if (!strcmp(cards[i], uuid))
-            return nvmlDeviceGetHandleByIndex_v2((unsigned int)i, device);
+        if (!strcmp(cards[i], uuid)) {
+            *device = card_at(i);
+            return NVML_SUCCESS;
+        }
     return NVML_ERROR_NOT_FOUND;
 }
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *into, unsigned int length) { CALLED(); return say(into, length, cards[(size_t)device - 1]); }
@@ -226,12 +229,10 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 }
 
 /* `processes` is a list such as "4711:1000 4712:-"; - is NVML's «not available», "none" nobody. */
-nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *found)
+static nvmlReturn_t list_processes(unsigned int *count, nvmlProcessInfo_t *found)
 {
     char list[128], *rest = list;
     unsigned int room = *count, many = 0;
-    (void)device;
-    CALLED();
     snprintf(list, sizeof list, "%s", text("processes", "none"));
     for (char *one; (one = strsep(&rest, " "));) {
         char *bytes = strchr(one, ':');
@@ -244,6 +245,18 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
     }
     *count = many;
     return many > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *found)
+{
+    (void)device;
+    CALLED();
+    return list_processes(count, found);
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v2_t *found)
+{
+    (void)device;
+    CALLED();
+    return list_processes(count, found);
 }
 
 static const char *clock_key(nvmlClockType_t type) { return type == NVML_CLOCK_MEM ? "mem_clock" : "sm_clock"; }

@@ -15,7 +15,8 @@ OWN = 4711  # the script's number for this process
 class ScriptClock:
     """Time that moves when the sampler waits, and stands still when the script's end is reached."""
 
-    def __init__(self, end):
+    def __init__(self, end, dies=False):
+        self.dies = dies
         self.library = ctypes.CDLL("libnvidia-ml.so.1")
         self.library.standin_now.restype = ctypes.c_double
         self.library.standin_advance.argtypes = [ctypes.c_double]
@@ -28,15 +29,17 @@ class ScriptClock:
 
     def wait(self, over, seconds):
         if self.now() >= self.end:
+            if self.dies:
+                raise RuntimeError("the sampler's thread dies here")
             self.reached.set()
             return over.wait(30)
         self.library.standin_advance(seconds)
         return over.is_set()
 
 
-def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0):
+def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False):
     """Watch from start to stop and return the figures."""
-    clock = ScriptClock(seconds)
+    clock = ScriptClock(seconds, dies)
     nvml = open_nvml(tuple(uuids))
     sampler = Sampler(
         nvml,
@@ -46,7 +49,7 @@ def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0):
         patience_seconds=patience,
     )
     sampler.start()
-    while sampler._thread.is_alive() and not clock.reached.wait(0.01) and patience > 1:
+    while sampler._thread.is_alive() and not clock.reached.wait(0.001) and patience > 1:
         pass  # a thread that ended early, or is stuck, never reaches the script's end
     began = time.monotonic()
     sampled = sampler.stop()

@@ -176,10 +176,13 @@ def test_functions_missing_in_an_old_driver(tmp_path, tmp_path_factory, binding,
     """Event reasons under their old name, memory in its first version, no GPM: everything else as ever."""
     hidden = ["nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetMemoryInfo_v2"]
     hidden += ["nvmlGpmQueryDeviceSupport", "nvmlDeviceGetFieldValues"]
+    hidden += ["nvmlDeviceGetComputeRunningProcesses_v3"]
     old = standin.build(tmp_path_factory.mktemp("old"), hidden)
-    lines = ["at 8 reasons 0x80", "at 11 reasons 0"]
+    lines = ["at 8 reasons 0x80", "at 11 reasons 0", "at 12 processes 4711:1 815:1"]
     seen = standin.watch(old, tmp_path, script(*STEADY, *lines), binding=binding)
-    assert seen["invalid"][0].endswith("(power brake)")
+    throttled, shared = seen["invalid"]
+    assert throttled.endswith("(power brake)")
+    assert shared.startswith("another process came")
     assert 4e9 == seen["reported"]["device_used_bytes"]
     assert "device_reserved_bytes" not in seen["reported"]
     assert 0.87 == pytest.approx(seen["mean"], abs=0.002)
@@ -192,6 +195,12 @@ def test_a_call_that_blocks_does_not_stop_the_test(watch, first):
     seen = watch(script(*STEADY, *lines), patience=0.3)
     assert ["NVML has not answered for 0.3 s: the sampler is stuck in the driver"] == seen["invalid"]
     assert seen["mean"] is None
+
+
+def test_a_sampler_that_died_does_not_count(watch):
+    """Half a window's looks are no picture of the window."""
+    seen = watch(script(*STEADY), dies=True)
+    assert (["the sampler died"], None) == (seen["invalid"], seen["mean"])
 
 
 def test_counters_of_the_multiprocessors_are_averages_of_the_window(watch):
