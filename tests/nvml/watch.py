@@ -37,10 +37,11 @@ class ScriptClock:
         return over.is_set()
 
 
-def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False):
+def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False, before=0.0):
     """Watch from start to stop and return the figures."""
-    clock = ScriptClock(seconds, dies)
     nvml = open_nvml(tuple(uuids))
+    clock = ScriptClock(before + seconds, dies)
+    clock.library.standin_advance(before)
     sampler = Sampler(
         nvml,
         is_ours=(lambda pid: pid == own) if own else None,

@@ -6,6 +6,7 @@ import pytest
 
 from perfsuite.devices import cuda
 from perfsuite.devices.cuda import CudaDevice, unsteady
+from perfsuite.devices.looks import Seen
 from perfsuite.devices.nvml import Nvml
 from perfsuite.devices.sampler import Sampled
 from perfsuite.errors import DeviceMissing
@@ -240,6 +241,21 @@ def test_a_short_window_names_the_option_that_makes_it_longer(torch, monkeypatch
     assert (None, None, None) == (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
     assert timing.notes[0].startswith("utilization: 4.0 s are too short to judge")
     assert "(--perf-min-time=10s)" in timing.notes[0]
+
+
+def test_what_the_sampler_saw_is_in_the_reading(torch, monkeypatch):
+    """Series, figures, conditions and reasons go through untouched."""
+    wave = Series(tuple(Piece(i, i + 1, share) for i, share in enumerate([0.1, 0.9] * 20)), 1.0, 40)
+    seen = Seen({"temperature_max": 70.0}, {"sm_clock_mhz": 1400.0}, ("noted",), ("throttled",))
+    monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(wave, seen))
+    timing = device(torch).start().stop()
+    assert (0.5, 0.8, 0.0) == pytest.approx(
+        (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
+    )
+    assert 2.0 == pytest.approx(timing.reported["utilization_period_seconds"], abs=0.1)
+    assert (70.0, {"sm_clock_mhz": 1400.0}) == (timing.reported["temperature_max"], timing.conditions)
+    assert ("throttled",) == timing.invalid
+    assert "noted" in timing.notes
 
 
 def test_an_environment_that_names_another_card_is_told(torch, monkeypatch):

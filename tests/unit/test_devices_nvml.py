@@ -42,6 +42,19 @@ def test_idle_gaps_count_in_the_mean(watch):
     assert 10 == pytest.approx(seen["idle"], abs=0.5)
 
 
+def test_what_happened_before_the_window_is_not_in_it(watch):
+    """The driver's buffer reaches back; the cursor starts where the window does."""
+    seen = watch(script("at 0 utilization 100", "at 30 utilization 20", ALONE), before=30.0)
+    assert 0.2 == pytest.approx(seen["mean"], abs=0.01)
+    assert seen["samples"] <= 20 / 0.167 + 2
+
+
+def test_samples_are_placed_by_the_freshest_of_them(watch):
+    """Fetched late, since the card fell idle, they still lie where they were taken."""
+    seen = watch(script("at 0 utilization 80", "at 10.6 utilization 0", ALONE))
+    assert 9.4 == pytest.approx(seen["idle"], abs=0.3)
+
+
 @pytest.mark.parametrize("period", [9.0, 9.5, 10.0])
 @pytest.mark.parametrize("buffer", ["buffer", "polls"])
 def test_a_wave_is_measured(watch, period, buffer):
@@ -190,8 +203,8 @@ def test_functions_missing_in_an_old_driver(tmp_path, tmp_path_factory, binding,
 
 @pytest.mark.parametrize("first", [1, 12])
 def test_a_call_that_blocks_does_not_stop_the_test(watch, first):
-    """The first call or a later one takes half a minute: stop returns, the process ends, nothing counts."""
-    lines = [f"block nvmlDeviceGetTemperature 30 {first}"]
+    """The first call or a later one takes an hour: start and stop return, the process ends, nothing counts."""
+    lines = [f"block nvmlDeviceGetTemperature 3600 {first}"]
     seen = watch(script(*STEADY, *lines), patience=0.3)
     assert ["NVML has not answered for 0.3 s: the sampler is stuck in the driver"] == seen["invalid"]
     assert seen["mean"] is None

@@ -83,6 +83,12 @@ def test_a_card_and_all_that_can_be_measured_on_it(on):
     } == told
 
 
+def test_an_idle_card_is_no_card_without_samples(on):
+    """An empty buffer is told as what it is."""
+    _, lines = on(script("at 0 utilization 0"))
+    assert "yes, 0 % now (its sample buffer is empty, as on an idle card)" == lines[5][24:]
+
+
 def test_a_card_that_tells_nothing_says_no_everywhere(on):
     """Every ability has its no."""
     functions = """nvmlDeviceGetSamples nvmlDeviceGetUtilizationRates nvmlGpmQueryDeviceSupport
