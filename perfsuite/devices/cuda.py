@@ -233,6 +233,6 @@ def unsteady(grown: Mapping[str, int]) -> tuple[str, ...]:
 def _streams(steps: Sequence[float], wall: float) -> tuple[str, ...]:
     """Say when the current stream's events do not explain the wall time."""
     total = sum(steps)
-    if wall <= 0 or abs(total - wall) / wall <= _STREAM_MISMATCH:
+    if not steps or wall <= 0 or abs(total - wall) / wall <= _STREAM_MISMATCH:
         return ()
     return (f"events add up to {total:.3f} s of {wall:.3f} s wall time: work may run on other streams",)

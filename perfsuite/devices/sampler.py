@@ -80,7 +80,6 @@ class Sampler:
 
     def start(self) -> None:
         """Begin; returns when the first look is taken, so that none of it falls into the window."""
-        self._started = self._clock.now()
         if not self._nvml.absent:
             self._thread.start()
             self._ready.wait(self._patience)  # the CPU waits here, before the clock runs
@@ -92,8 +91,9 @@ class Sampler:
             gpm = GpmWindow(self._nvml)
             self._trace.begin(self._clock.now())
             self._look()
+            self._started = self._clock.now()
             self._ready.set()
-            while not self._clock.wait(self._over, self._period * self._trace.patience):
+            while not self._clock.wait(self._over, self._period * self._trace.periods_between_looks):
                 self._trace.poll(self._clock.now())
                 self._look()
             ended = self._clock.now()
@@ -119,7 +119,7 @@ class Sampler:
                 card.memory_clock(),
                 card.temperature(),
                 card.power(),
-                is_busy=self._trace.latest > _BUSY,
+                is_busy=self._trace.latest is None or self._trace.latest > _BUSY,
             )
         )
 
@@ -173,10 +173,10 @@ class Trace:
         self._polled_at = 0.0
         self._has_seen_samples = False
         self._why = ""
-        self.latest = 1.0
+        self.latest: float | None = None  # the share last heard of
 
     @property
-    def patience(self) -> int:
+    def periods_between_looks(self) -> int:
         """Return how many periods may pass between two looks: a buffer fills without being asked."""
         return 2 if self._has_seen_samples else 1
 

@@ -203,7 +203,7 @@ def test_functions_missing_in_an_old_driver(tmp_path, tmp_path_factory, binding,
 
 @pytest.mark.parametrize("first", [1, 12])
 def test_a_call_that_blocks_does_not_stop_the_test(watch, first):
-    """The first call or a later one takes an hour: start and stop return, the process ends, nothing counts."""
+    """The first call or a later one takes an hour: start and stop return, the process ends."""
     lines = [f"block nvmlDeviceGetTemperature 3600 {first}"]
     seen = watch(script(*STEADY, *lines), patience=0.3)
     assert ["NVML has not answered for 0.3 s: the sampler is stuck in the driver"] == seen["invalid"]
