@@ -21,6 +21,7 @@ static struct entry entries[LINES];
 static struct fault faults[64];
 static char cards[CARDS][96];
 static int entry_count, fault_count, card_count, is_loaded;
+static volatile int is_blocking;
 static double speed = 1, advanced;
 static struct timespec began;
 
@@ -33,6 +34,7 @@ static double real_seconds(void)
 
 double standin_now(void) { return advanced + speed * real_seconds(); }
 void standin_advance(double seconds) { advanced += seconds; }
+int standin_is_blocking(void) { return is_blocking; }
 
 static void read_line(const char *line)
 {
@@ -109,7 +111,9 @@ static nvmlReturn_t called(const char *function)
         if (strcmp(f->function, function) || ++f->seen < f->first || f->seen > f->last)
             continue;
         struct timespec pause = {(time_t)f->seconds, (long)(1e9 * (f->seconds - (double)(time_t)f->seconds))};
+        is_blocking = f->seconds > 0;
         nanosleep(&pause, NULL);
+        is_blocking = 0;
         code = f->code ? (nvmlReturn_t)f->code : code;
     }
     return code;

@@ -37,6 +37,13 @@ class ScriptClock:
         return over.is_set()
 
 
+def wait_for_end(sampler, clock):
+    """Wait until the sampler has seen the whole script, has ended early, or is stuck in a call."""
+    while sampler._thread.is_alive() and not clock.library.standin_is_blocking():
+        if clock.reached.wait(0.001):
+            return
+
+
 def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False, before=0.0):
     """Watch from start to stop and return the figures."""
     nvml = open_nvml(tuple(uuids))
@@ -50,8 +57,7 @@ def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False, bef
         patience_seconds=patience,
     )
     sampler.start()
-    while sampler._thread.is_alive() and not clock.reached.wait(0.001) and patience > 1:
-        pass  # a thread that ended early, or is stuck, never reaches the script's end
+    wait_for_end(sampler, clock)
     began = time.monotonic()
     sampled = sampler.stop()
     series, seen = sampled.utilization, sampled.seen
