@@ -23,8 +23,9 @@ lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: $(INSTALLED)  ## what the plugin costs a pytest run that does not use it
+bench: $(INSTALLED)  ## what the plugin costs a pytest run that does not use it, and watching a card a training
 	$(RUN) benchmarks.startup
+	$(RUN) benchmarks.sampler
 
 install: $(INSTALLED)  ## make .venv and install everything
 

@@ -31,6 +31,7 @@ class Stored:
     reason: str = ""
     path: Path | None = None
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by reading
     environment: Environment | None = None
 
 
@@ -91,7 +92,7 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
                 f"baseline {path} cannot be used: it was taken elsewhere ({reason}) and moved here by hand\n"
                 "  delete it and run pytest --save-baseline"
             )
-        stored = Stored(match, reason, path, _values(document), environment)
+        stored = Stored(match, reason, path, _values(document), _conditions(document), environment)
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:
@@ -111,6 +112,10 @@ def _values(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
         name: {metric: entry["value"] for metric, entry in reading["metrics"].items()}
         for name, reading in document["readings"].items()
     }
+
+
+def _conditions(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    return {name: reading.get("conditions", {}) for name, reading in document["readings"].items()}
 
 
 def stored_tests(directory: Path, key: str) -> dict[str, Path]:

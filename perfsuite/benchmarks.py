@@ -73,4 +73,8 @@ def _reading(fixture: Any, timing: Timing, device: Device) -> Reading:
         peak_memory_bytes=timing.peak_memory_bytes,
         reported=timing.reported,
         notes=timing.notes,
+        utilization_swing=timing.utilization_swing,
+        idle_stretch_seconds=timing.idle_stretch_seconds,
+        invalid=timing.invalid,
+        conditions=timing.conditions,
     )

@@ -9,13 +9,15 @@ from perfsuite.records import METRICS, Expectation, Limit, Match, Metric, Settin
 from perfsuite.units import Unit, parse
 
 LIMITS: Mapping[str, Metric] = {metric.limit_name: metric for metric in METRICS.values()}
-SETTING_UNITS: Mapping[str, Unit | type] = {
+SETTING_UNITS: Mapping[str, Unit | type | tuple[str, ...]] = {
     "tolerance": Unit.FRACTION,
     "memory_tolerance": Unit.FRACTION,
     "min_time": Unit.SECONDS,
     "max_time": Unit.SECONDS,
     "device": str,
     "strict": bool,
+    "on_invalid": ("fail", "skip", "warn"),
+    "cooldown": Unit.SECONDS,
 }
 MARKER = "the perf marker"
 BASELINE = "the baseline"
@@ -69,6 +71,10 @@ def parse_setting(name: str, value: object) -> object:
             return parse(value, kind)
         except ValueError as error:
             raise InvalidMarker(f"{name}: {error}") from None
+    if isinstance(kind, tuple):
+        if value not in kind:
+            raise InvalidMarker(f"{name}: {value!r} is not one of {', '.join(kind)}")
+        return value
     if not isinstance(value, kind):
         raise InvalidMarker(f"{name}: {value!r} is not a {kind.__name__}")
     return value
@@ -82,6 +88,7 @@ def expect(
     match: Match,
     match_reason: str,
     device_tolerances: Mapping[str, Tolerance],
+    conditions: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Expectation:
     """Join marker limits and baseline values into one expectation; only an exact match gates."""
     gating = stored if match is Match.EXACT else {}
@@ -93,6 +100,7 @@ def expect(
         match=match,
         match_reason=match_reason,
         stored=stored,
+        conditions=(conditions or {}) if match is Match.EXACT else {},
         settings=settings,
     )
 

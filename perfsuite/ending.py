@@ -96,6 +96,9 @@ class Ending:
         except PerfsuiteError as error:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             self._tell(str(error), "red")
+        invalid = sum(bool(result.invalid) for result in results)
+        if invalid:
+            self._tell(f"{invalid} not stored: an invalid measurement never becomes a baseline", "yellow")
         noun = "baseline" if self._saved == 1 else "baselines"
         folder = self._ledger.shown(self._options.baseline_dir)
         self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")

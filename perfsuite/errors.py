@@ -23,3 +23,7 @@ class DeviceMissing(PerfsuiteError):
 
 class UnusableStep(PerfsuiteError):
     """The measured callable or loader cannot be measured as given."""
+
+
+class RunInvalid(PerfsuiteError):
+    """Whatever is measured here does not count: the device is lost, or its driver does not fit."""

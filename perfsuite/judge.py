@@ -34,7 +34,12 @@ def _verdict(reading: Reading, limit: Limit) -> Verdict:
     # A claim must be proven, so its cautious end counts; a loss against the baseline must be seen.
     measured = reading.judged(metric) if limit.reference is None else reading.value(metric)
     if measured is None:
-        return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=_why_absent(reading, metric.field))
+        return Verdict(
+            reading.name,
+            Outcome.UNMEASURED,
+            limit,
+            reason=_why_absent(reading, metric.via or metric.field),
+        )
     if not math.isfinite(measured) or measured < 0:
         return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"{measured} is not a {metric.label}")
     if metric.is_better(limit.bound, measured):

@@ -38,8 +38,9 @@ def measure_step(
     with quiet_garbage():
         warmup = warm_up(step, device, plan.max_seconds, plan.progress)
         timing = run_window(step, device, plan)
+        inspected = device.inspect(step, median(timing.step_seconds))
     samples = samples_per_step * len(timing.step_seconds)
-    return read(timing, warmup, device, kind="step", name=name, samples=samples)
+    return read(timing, warmup, device, kind="step", name=name, samples=samples, reported=dict(inspected))
 
 
 def measure_loop(
@@ -72,16 +73,18 @@ def measure_loop(
             plan.progress,
         )
         timing = run_window(run, device, longer)
-    waited = feed.waited_seconds / timing.wall_seconds if timing.wall_seconds > 0 else None
+        waited = feed.waited_seconds / timing.wall_seconds if timing.wall_seconds > 0 else None
+        samples_seen = feed.samples  # before the inspection takes more batches
+        inspected = device.inspect(run, median(timing.step_seconds))
     return read(
         timing,
         warmup,
         device,
         kind="loop",
         name=name,
-        samples=feed.samples,
+        samples=samples_seen,
         data_wait=None if waited is None else min(waited, 1.0),
-        reported={"num_workers": float(facts.num_workers)},
+        reported={"num_workers": float(facts.num_workers), **inspected},
     )
 
 
@@ -188,10 +191,15 @@ def read(
         samples_per_s=samples / timing.wall_seconds if timing.wall_seconds > 0 else None,
         step_seconds=median(timing.step_seconds),
         utilization=timing.utilization,
+        utilization_swing=timing.utilization_swing,
+        idle_stretch_seconds=timing.idle_stretch_seconds,
+        kernel_busy=(reported or {}).get("kernel_busy"),
         peak_memory_bytes=timing.peak_memory_bytes,
         data_wait=data_wait,
         reported={**timing.reported, **(reported or {})},
         notes=(*timing.notes, *warmup.notes),
+        invalid=timing.invalid,
+        conditions=timing.conditions,
     )
 
 

@@ -57,6 +57,17 @@ OPTIONS = (
         'stop measuring a test after this long, steady or not, such as "1 min" (default: 10 s)',
         "TIME",
     ),
+    Option(
+        "--perf-on-invalid",
+        "what becomes of a test whose measurement does not count (throttled, shared or lost device, other "
+        "clocks than the baseline's): fail, skip or warn (default: fail)",
+        "ACTION",
+    ),
+    Option(
+        "--perf-cooldown",
+        "rest before a measurement that does not count is repeated once (default: 10 s)",
+        "TIME",
+    ),
 )
 
 

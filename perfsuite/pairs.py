@@ -34,7 +34,12 @@ def measure_pair(
     with quiet_garbage():
         difference = None if read_result is None else _difference(without(), with_(), read_result)
         warmups = [warm_up(arm, device, plan.max_seconds / 2, plan.progress) for arm in (without, with_)]
-        times = _interleave((without, with_), device, plan)
+        watch = device.start()  # not for its clock: to know whether the pairs count
+        try:
+            times = _interleave((without, with_), device, plan)
+            watched = watch.stop()
+        finally:
+            watch.close()
         alone = [
             _alone(arm, device, plan, warmup, samples_per_step=samples_per_step, name=name)
             for arm, warmup in zip((without, with_), warmups, strict=True)
@@ -49,6 +54,8 @@ def measure_pair(
         speedup_low=low,
         speedup_high=high,
         difference=difference,
+        invalid=(*watched.invalid, *fast.invalid),
+        conditions=watched.conditions,
         without=replace(slow, name=f"{name} without".strip()),
     )
 

@@ -9,6 +9,7 @@ from perfsuite import options
 
 if TYPE_CHECKING:
     from perfsuite.meter import Perf
+    from perfsuite.monitor import GpuMonitor
     from perfsuite.running import PerfRun
 
 RUN: "pytest.StashKey[PerfRun]" = pytest.StashKey()
@@ -91,3 +92,11 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
     if run is None:
         pytest.skip("performance test: run with --perf")
     return run.meter(request.node)
+
+
+@pytest.fixture
+def gpu_monitor() -> "type[GpuMonitor]":
+    """Watch a GPU in any test: `with gpu_monitor() as seen: …`, then `seen.utilization.mean`."""
+    from perfsuite.monitor import GpuMonitor
+
+    return GpuMonitor

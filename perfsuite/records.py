@@ -33,6 +33,7 @@ class Metric:
     gated_kinds: frozenset[Kind] = frozenset()  # the readings whose baseline gates it; elsewhere it is told
     kinds: frozenset[Kind] = _ALL_KINDS
     judged_field: str | None = None  # the cautious end of an interval, where the figure has one
+    via: str = ""  # the field whose absence explains this one's
 
     @property
     def limit_name(self) -> str:
@@ -44,6 +45,7 @@ class Metric:
         return one > other if self.higher_is_better else one < other
 
 
+_SERIES = "utilization"
 _ROWS = (
     Metric(
         "samples_per_s",
@@ -56,6 +58,9 @@ _ROWS = (
         gated_kinds=frozenset({"loop"}),  # a stall now and then moves this and leaves the median alone
     ),
     Metric("utilization", "utilization", "utilization", Unit.FRACTION, True),
+    Metric("utilization_swing", "utilization_swing", "utilization swing", Unit.FRACTION, False, via=_SERIES),
+    Metric("idle_stretch", "idle_stretch_seconds", "longest idle stretch", Unit.SECONDS, False, via=_SERIES),
+    Metric("kernel_busy", "kernel_busy", "kernel-busy share", Unit.FRACTION, True),
     Metric(
         "peak_memory",
         "peak_memory_bytes",
@@ -121,6 +126,9 @@ class Reading:
     samples_per_s: float | None = None
     step_seconds: float | None = None
     utilization: float | None = None
+    utilization_swing: float | None = None
+    idle_stretch_seconds: float | None = None
+    kernel_busy: float | None = None
     peak_memory_bytes: float | None = None
     data_wait: float | None = None
     speedup: float | None = None
@@ -130,6 +138,8 @@ class Reading:
     modelled: bool = False
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
     notes: tuple[str, ...] = ()
+    invalid: tuple[str, ...] = ()  # why this measurement does not count
+    conditions: Mapping[str, float] = field(default_factory=dict)  # clocks, power limit: what must not differ
     without: "Reading | None" = None  # a comparison's other arm
 
     def value(self, metric: Metric) -> float | None:
@@ -162,6 +172,7 @@ class Outcome(Enum):
     MISSED = "missed"
     UNMEASURED = "not measured"
     NO_BASELINE = "no baseline"
+    INVALID = "invalid"  # neither passed nor failed: the measurement does not count
 
     @property
     def is_failure(self) -> bool:
@@ -198,6 +209,8 @@ class Settings:
     min_time: float | None = None
     max_time: float | None = None
     strict: bool = False
+    on_invalid: str = "fail"
+    cooldown: float = 10.0
 
 
 @dataclass(frozen=True)
@@ -209,6 +222,7 @@ class Expectation:
     match: Match = Match.NONE
     match_reason: str = ""
     stored: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → metric → value
+    conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → condition → value
     settings: Settings = Settings()
 
 
@@ -226,3 +240,8 @@ class Result:
     def is_failed(self) -> bool:
         """Tell whether anything about the test failed."""
         return bool(self.error) or any(verdict.outcome.is_failure for verdict in self.verdicts)
+
+    @property
+    def invalid(self) -> tuple[str, ...]:
+        """Return why measurements of this test do not count."""
+        return tuple(v.reason for v in self.verdicts if v.outcome is Outcome.INVALID)

@@ -1,7 +1,7 @@
 """Decide which readings become baselines and put them into the stored form."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfsuite.environment import Environment
@@ -10,14 +10,17 @@ from perfsuite.schema import MAX_ROUNDS, SCHEMA
 
 
 def remember(results: Iterable[Result], environments: dict[str, Environment]) -> dict[str, dict[str, Any]]:
-    """Return test → document for a run in which nothing failed, and nothing at all for any other."""
+    """Return test → document for a run in which nothing failed, and nothing at all for any other.
+
+    What does not count is left out, whatever else was done about it.
+    """
     results = list(results)
     if any(result.is_failed for result in results):
         return {}
     return {
         result.test: _document(result, environments[result.readings[0].device])
         for result in results
-        if result.readings
+        if result.readings and not result.invalid
     }
 
 
@@ -46,7 +49,8 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
             for metric in METRICS.values()
             if (value := reading.value(metric)) is not None
         },
-        "reported": {name: _rounded(value) for name, value in reading.reported.items()},
+        **({"conditions": _all_rounded(reading.conditions)} if reading.conditions else {}),
+        "reported": _all_rounded(reading.reported),
         "rounds": [_rounded(value) for value in rounds(reading.rounds)],
     }
 
@@ -57,6 +61,10 @@ def rounds(steps: Sequence[float], most: int = MAX_ROUNDS) -> list[float]:
         return list(steps)
     edges = [len(steps) * i // most for i in range(most + 1)]
     return [sum(steps[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+
+
+def _all_rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: _rounded(value) for name, value in values.items()}
 
 
 def _rounded(value: float) -> float:

@@ -17,6 +17,7 @@ from perfsuite.progress import ProgressLine, open_terminal
 from perfsuite.records import Expectation, Match, Outcome, Result, Verdict
 from perfsuite.report import messages, terminal
 from perfsuite.settings import Options, read_options
+from perfsuite.validity import faults, invalid_verdict
 
 METER = pytest.StashKey[Perf]()
 EXPECTATION = pytest.StashKey[Expectation]()
@@ -89,6 +90,7 @@ class PerfRun:
                 limits,
                 settings,
                 stored=stored.values,
+                conditions=stored.conditions,
                 match=stored.match,
                 match_reason=stored.reason,
                 device_tolerances=device.tolerances,
@@ -97,7 +99,13 @@ class PerfRun:
             max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
             plan = Plan(min_seconds, max_seconds, progress=self._progress())
             device.begin_test()
-            item.stash[METER] = Perf(device, plan)
+            kept = item.stash[EXPECTATION].conditions
+            item.stash[METER] = Perf(
+                device,
+                plan,
+                faults=lambda reading: faults(reading, kept.get(reading.name, {})),
+                cooldown_seconds=settings.cooldown,
+            )
         return item.stash[METER]
 
     def _progress(self) -> ProgressLine:
@@ -138,6 +146,8 @@ class PerfRun:
         result = self._finish(item)
         if result.is_failed:
             pytest.fail(messages.failure_text(result), pytrace=False)
+        if result.invalid:
+            _answer_invalid(result)
 
     def _finish(self, item: pytest.Item, error: str = "") -> Result:
         meter, expectation = item.stash.get(METER, None), item.stash.get(EXPECTATION, Expectation())
@@ -161,6 +171,9 @@ class PerfRun:
             return (Verdict("", Outcome.UNMEASURED, None, reason=why),)
         verdicts: list[Verdict] = []
         for reading, asked in meter.kept:
+            if reasons := faults(reading, expectation.conditions.get(reading.name, {})):
+                verdicts.append(invalid_verdict(reading, reasons))
+                continue
             stored = expectation.by_reading.get(reading.name, ())
             verdicts += judge(reading, (*expectation.limits, *asked, *stored))
         verdicts += judge_unmeasured(meter.readings, expectation.limits)
@@ -174,6 +187,17 @@ class PerfRun:
     def _lacks_baseline(self, expectation: Expectation) -> bool:
         is_asked = expectation.settings.strict and not self._options.save_baseline
         return is_asked and expectation.match is not Match.EXACT
+
+
+def _answer_invalid(result: Result) -> None:
+    """Do with a test that does not count what the user asked for."""
+    text = messages.invalid_text(result)
+    match result.expectation.settings.on_invalid:
+        case "fail":
+            pytest.fail(text, pytrace=False)
+        case "skip":
+            pytest.skip(text.splitlines()[0])
+        # "warn" is told after the table: a Python warning would fail where warnings are errors.
 
 
 def _open(config: pytest.Config, name: str) -> Device:

@@ -49,6 +49,8 @@ def _reading(reading: Mapping[str, Any], where: str) -> None:
     metrics = _mapping(reading["metrics"], f"metrics of {where}")
     for name, entry in metrics.items():
         _metric(name, _mapping(entry, f"{name} of {where}"), f"{name} of {where}")
+    for name, value in _mapping(reading.get("conditions", {}), f"conditions of {where}").items():
+        _number(value, f"condition {name} of {where}")
     rounds = reading["rounds"]
     if not isinstance(rounds, list) or len(rounds) > MAX_ROUNDS:
         raise InvalidDocument(f"rounds of {where} is not a list of at most {MAX_ROUNDS} numbers")

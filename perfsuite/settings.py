@@ -20,6 +20,8 @@ SETTINGS: Mapping[str, str] = {
     "memory_tolerance": "perf_memory_tolerance",
     "min_time": "perf_min_time",
     "max_time": "perf_max_time",
+    "on_invalid": "perf_on_invalid",
+    "cooldown": "perf_cooldown",
 }
 
 

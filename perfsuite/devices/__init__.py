@@ -1,6 +1,6 @@
 """What every device offers, and how one is found by its name; imports torch only when asked."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,10 @@ class Timing:
     peak_memory_bytes: float | None = None
     reported: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    utilization_swing: float | None = None
+    idle_stretch_seconds: float | None = None
+    invalid: tuple[str, ...] = ()  # why the window does not count
+    conditions: Mapping[str, float] = field(default_factory=dict)  # what must not differ from the baseline's
 
 
 class Window(Protocol):
@@ -81,6 +85,12 @@ class Device(Protocol):
 
     def start(self) -> Window:
         """Open a window; the clock runs from here."""
+
+    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:
+        """Look at a few more steps after the window, never in it; what cannot be seen is missing."""
+
+    def cool_down(self, seconds: float) -> None:
+        """Let the device rest before a measurement that did not count is repeated."""
 
 
 def open_device(name: str) -> Device:

@@ -5,7 +5,7 @@ import ctypes
 import gc
 import os
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 
 from perfsuite.devices import DeviceFacts, Timing
@@ -58,6 +58,14 @@ class CpuDevice:
         gc.collect()
         _trim_heap()
         self._resident_before = resident_bytes("VmRSS")
+
+    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:  # noqa: ARG002
+        """Return nothing: there are no kernels to look at."""
+        return {}
+
+    def cool_down(self, seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)
 
     def start(self) -> "CpuWindow":
         """Reset the resident peak and start the clock."""

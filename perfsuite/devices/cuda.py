@@ -1,13 +1,18 @@
 """A CUDA device: one event per step, one wait at the end, the allocator's peak as the gated memory."""
 
+import os
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.devices.nvml import Nvml, Sampler, open_nvml
+from perfsuite.devices.guards import is_ours
+from perfsuite.devices.identity import contradiction, nvml_uuids
+from perfsuite.devices.inspection import inspect
+from perfsuite.devices.nvml import Nvml, open_nvml
+from perfsuite.devices.sampler import Sampler
 from perfsuite.devices.torch_access import compile_state, load_torch
-from perfsuite.errors import DeviceMissing
+from perfsuite.errors import DeviceMissing, RunInvalid
 from perfsuite.records import Tolerance
 
 # Events of one stream that do not add up to the wall time: work runs on other streams.
@@ -18,6 +23,17 @@ def available_count() -> int:
     """Return how many CUDA devices torch sees, 0 without torch."""
     torch = load_torch()
     return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_available() else 0
+
+
+def torch_told() -> str:
+    """Say which torch there is and whether it reaches a GPU."""
+    torch = load_torch()
+    if torch is None:
+        return "torch is not installed"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} (a build without CUDA: nothing can be measured on a GPU with it)"
+    count = available_count()
+    return f"torch {torch.__version__} for CUDA {torch.version.cuda}, sees {count} of the cards"
 
 
 def open_cuda(index: int | None) -> "CudaDevice":
@@ -60,7 +76,7 @@ class CudaDevice:
         self.name = f"cuda:{index}"
         # Tests say device="cuda"; it must mean the device that is measured.
         torch.cuda.set_device(index)
-        self._nvml = open_nvml(self._uuid()) if nvml is None else nvml
+        self._nvml = open_nvml(nvml_uuids(self._bare_uuid(), index, os.environ)) if nvml is None else nvml
 
     def facts(self) -> DeviceFacts:
         """Return the card's name, UUID and memory, the driver and CUDA."""
@@ -71,13 +87,23 @@ class CudaDevice:
             "CUDA events",
             uuid=self._uuid(),
             memory_bytes=properties.total_memory,
-            driver=self._nvml.driver(),
+            driver=self._driver(),
             cuda=self._torch.version.cuda,
         )
 
+    def _driver(self) -> str | None:
+        try:
+            version = self._nvml.ask_system("nvmlSystemGetDriverVersion").value
+        except RunInvalid:  # told by every window
+            return None
+        return None if version is None else str(version)
+
+    def _bare_uuid(self) -> str:
+        return str(self._torch.cuda.get_device_properties(self._index).uuid)
+
     def _uuid(self) -> str:
-        # torch prints the bare number; NVML and baselines want the prefix that says what it names.
-        bare = str(self._torch.cuda.get_device_properties(self._index).uuid)
+        # torch prints the bare number; baselines want the prefix that says what it names.
+        bare = self._bare_uuid()
         return bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
 
     def count(self) -> int:
@@ -106,18 +132,30 @@ class CudaDevice:
         """Empty the queue, reset the peaks, start sampler and clock."""
         self.wait()
         self._torch.cuda.reset_peak_memory_stats(self._index)
-        return CudaWindow(self._torch, self._index, self._nvml)
+        own_bytes = float(self._torch.cuda.memory_reserved(self._index))
+        sampler = Sampler(self._nvml, is_ours=is_ours, own_bytes=own_bytes)
+        other_card = contradiction(self._uuid(), self._index, os.environ)
+        return CudaWindow(self._torch, self._index, sampler, (other_card,) if other_card else ())
+
+    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:
+        """Return the kernel-busy share, launches and synchronisations per step."""
+        return inspect(self._torch, self._index, step, step_seconds)
+
+    def cool_down(self, seconds: float) -> None:
+        """Leave the card alone for a while."""
+        self.wait()
+        time.sleep(seconds)
 
 
 class CudaWindow:
     """Events on the current stream; nothing waits before stop."""
 
-    def __init__(self, torch: Any, index: int, nvml: Nvml) -> None:
+    def __init__(self, torch: Any, index: int, sampler: Sampler, notes: tuple[str, ...] = ()) -> None:
         self._torch = torch
         self._index = index
-        self._sampler = Sampler(nvml)
-        self._nvml = nvml
-        self._retries = self._allocator("num_alloc_retries")
+        self._sampler = sampler
+        self._notes = notes
+        self._before = self._counters()
         self._sampler.start()
         self._events: list[Any] = []
         self._seconds: list[float] = []
@@ -143,29 +181,58 @@ class CudaWindow:
         """Wait once, then read all events, the allocator and NVML."""
         self._torch.cuda.synchronize(self._index)  # the CPU waits here, once per window
         wall = time.perf_counter() - self._wall_start
+        grown = {name: count - self._before[name] for name, count in self._counters().items()}
         sampled = self._sampler.stop()
         steps = tuple(self.known())
-        peak = self._torch.cuda.max_memory_allocated(self._index)
+        series, seen = sampled.utilization, sampled.seen
+        advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
+        absent = (f"utilization: {series.why}{advice}",) if series.why else ()
         reported = {
             "reserved_memory_bytes": float(self._torch.cuda.max_memory_reserved(self._index)),
-            "alloc_retries": float(self._allocator("num_alloc_retries") - self._retries),
-            **sampled.reported,
+            "alloc_retries": float(grown["alloc_retries"]),
+            "device_allocations": float(grown["device_allocations"]),
+            **({} if series.period_s is None else {"utilization_period_seconds": series.period_s}),
+            **seen.reported,
         }
         return Timing(
-            steps, wall, sampled.utilization, float(peak), reported, (*sampled.notes, *_streams(steps, wall))
+            steps,
+            wall,
+            series.mean,
+            float(self._torch.cuda.max_memory_allocated(self._index)),
+            reported,
+            (*absent, *self._notes, *seen.notes, *_streams(steps, wall)),
+            utilization_swing=series.swing,
+            idle_stretch_seconds=series.idle_stretch_s,
+            invalid=(*seen.invalid, *unsteady(grown)),
+            conditions=seen.conditions,
         )
 
     def close(self) -> None:
         """End the sampler without touching the device: after a failed step it may be unusable."""
         self._sampler.stop()
 
-    def _allocator(self, name: str) -> int:
-        return int(self._torch.cuda.memory_stats(self._index).get(name, 0))
+    def _counters(self) -> dict[str, int]:
+        stats = self._torch.cuda.memory_stats(self._index)
+        return {
+            "alloc_retries": int(stats.get("num_alloc_retries", 0)),
+            "device_allocations": int(stats.get("num_device_alloc", 0)),
+            "compilations": sum(compile_state()),
+        }
+
+
+def unsteady(grown: Mapping[str, int]) -> tuple[str, ...]:
+    """Say what happened inside the window that belongs into the warm-up; a repetition often cures it."""
+    told = {
+        "alloc_retries": "the allocator ran out of memory and retried {} times in the measured part",
+        "device_allocations": "the allocator asked the driver for memory {} times in the measured part",
+        "compilations": "something was compiled in the measured part ({} graphs and frames)",
+    }
+    return tuple(words.format(grown[name]) for name, words in told.items() if grown[name] > 0)
 
 
 def _streams(steps: Sequence[float], wall: float) -> tuple[str, ...]:
     """Say when the current stream's events do not explain the wall time."""
     total = sum(steps)
-    if wall <= 0 or abs(total - wall) / wall <= _STREAM_MISMATCH:
+    if not steps or wall <= 0 or abs(total - wall) / wall <= _STREAM_MISMATCH:
         return ()
     return (f"events add up to {total:.3f} s of {wall:.3f} s wall time: work may run on other streams",)

@@ -1,113 +1,114 @@
-"""NVIDIA's management library: the card by its UUID, its utilization sampled beside the measured steps."""
+"""NVIDIA's management library: every call gives a value, an absence with its reason, or RunInvalid."""
 
-import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-_PERIOD_SECONDS = 0.5  # NVML takes the driver's lock: asking more often slows what is measured
-_MIN_SAMPLES = 4
+from perfsuite.errors import RunInvalid
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """What the sampler saw; notes say why something is absent."""
+class Meaning(NamedTuple):
+    """What one of NVML's return codes is taken to mean."""
 
-    utilization: float | None = None
-    reported: Mapping[str, float] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    name: str
+    words: str
+    is_invalid: bool = False  # the device is lost or its driver does not fit: nothing measured here counts
+
+
+FUNCTION_NOT_FOUND = 13
+NOT_FOUND = 6
+MEANINGS: Mapping[int, Meaning] = {
+    1: Meaning("UNINITIALIZED", "NVML was not initialised"),
+    2: Meaning("INVALID_ARGUMENT", "NVML does not take the question"),
+    3: Meaning("NOT_SUPPORTED", "this device does not tell it"),
+    4: Meaning("NO_PERMISSION", "this user may not read it"),
+    6: Meaning("NOT_FOUND", "NVML finds no such thing"),
+    7: Meaning("INSUFFICIENT_SIZE", "the answer did not fit"),
+    9: Meaning("DRIVER_NOT_LOADED", "the NVIDIA driver is not loaded"),
+    12: Meaning("LIBRARY_NOT_FOUND", "there is no NVIDIA library (libnvidia-ml.so.1)"),
+    13: Meaning("FUNCTION_NOT_FOUND", "this driver is too old for it"),
+    15: Meaning("GPU_IS_LOST", "the GPU is lost: it has fallen off the bus or needs a reset", True),
+    16: Meaning("RESET_REQUIRED", "the GPU needs a reset", True),
+    17: Meaning("OPERATING_SYSTEM", "the operating system or its cgroup blocks the device"),
+    18: Meaning(
+        "LIB_RM_VERSION_MISMATCH",
+        "driver and NVIDIA library have different versions: the driver was changed without a reboot",
+        True,
+    ),
+    25: Meaning("ARGUMENT_VERSION_MISMATCH", "the driver does not know this version of the question"),
+    27: Meaning("NOT_READY", "the device is not ready to answer"),
+    28: Meaning("GPU_NOT_FOUND", "no GPU was found"),
+    999: Meaning("UNKNOWN", "the driver met an unknown error"),
+}
+
+
+class Answer(NamedTuple):
+    """A value, or None with the reason and the code it was refused with."""
+
+    value: Any = None
+    why: str = ""
+    code: int = 0
 
 
 class Nvml:
-    """One card behind the binding, or the reason why there is none."""
+    """One device behind the binding, or the reason why there is none."""
 
-    def __init__(self, binding: Any = None, handle: Any = None, absent: str = "") -> None:
-        self._binding = binding
-        self._handle = handle
-        self.absent = absent
+    def __init__(self, binding: Any = None, handle: Any = None, absent: str = "", invalid: str = "") -> None:
+        self.binding = binding
+        self.handle = handle
+        self.absent = absent or invalid
+        self.invalid = invalid  # why nothing that is measured here counts
 
-    def driver(self) -> str | None:
-        """Return the driver's version."""
-        version, _ = self._ask(lambda: self._binding.nvmlSystemGetDriverVersion())
-        return None if version is None else str(version)
+    def ask(self, function: str, *arguments: Any) -> Answer:
+        """Ask about this device."""
+        return self.ask_system(function, self.handle, *arguments)
 
-    def utilization(self) -> tuple[float | None, str]:
-        """Return the share of the last sample period with at least one kernel running."""
-        rates, why = self._ask(lambda: self._binding.nvmlDeviceGetUtilizationRates(self._handle))
-        return (None if rates is None else rates.gpu / 100), why
-
-    def used_bytes(self) -> tuple[float | None, str]:
-        """Return total minus free memory of the card, other processes included."""
-        memory, why = self._ask(lambda: self._binding.nvmlDeviceGetMemoryInfo(self._handle))
-        return (None if memory is None else float(memory.total - memory.free)), why
-
-    def _ask(self, question: Callable[[], Any]) -> tuple[Any, str]:
-        if self._binding is None:
-            return None, self.absent
-        try:
-            return question(), ""
-        except self._binding.NVMLError as error:
-            return None, f"NVML: {error}"
+    def ask_system(self, function: str, *arguments: Any) -> Answer:
+        """Ask without naming the device; raise RunInvalid where the answer is that nothing here counts."""
+        if self.invalid:
+            raise RunInvalid(self.invalid)
+        if self.binding is None:
+            return Answer(why=self.absent)
+        return call(self.binding, function, *arguments)
 
 
-def open_nvml(uuid: str) -> Nvml:
-    """Return the card with that UUID, never one by its index: NVML and CUDA number differently."""
+def call(binding: Any, function: str, *arguments: Any) -> Answer:
+    """Call one function of the binding and put its failure into words."""
+    asked = getattr(binding, function, None)
+    if asked is None:
+        return Answer(why=f"{function}: this nvidia-ml-py does not know it", code=FUNCTION_NOT_FOUND)
+    try:
+        return Answer(asked(*arguments))
+    except binding.NVMLError as error:
+        code = int(error.value)
+    meaning = MEANINGS.get(code, MEANINGS[999])
+    if meaning.is_invalid:
+        raise RunInvalid(f"{meaning.words} ({function}: {meaning.name})")
+    return Answer(why=f"{meaning.words} ({function}: {meaning.name})", code=code)
+
+
+def load_binding() -> tuple[Any, str]:
+    """Return the initialised binding, or None and why there is none; raise RunInvalid as every call does."""
     try:
         import pynvml
     except ModuleNotFoundError:
-        return Nvml(absent="nvidia-ml-py is not installed")
+        return None, "nvidia-ml-py is not installed"
+    answer = call(pynvml, "nvmlInit")
+    return (None, answer.why) if answer.why else (pynvml, "")
+
+
+def open_nvml(uuids: tuple[str, ...]) -> Nvml:
+    """Return the device with the first of these UUIDs that is known, never one by its index.
+
+    NVML counts in PCI order and CUDA by default from the fastest: an index means two different cards.
+    """
     try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return Nvml(absent=f"NVML: {error}")
-    bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
-    for name in (f"GPU-{bare}", f"MIG-{bare}"):
-        try:
-            return Nvml(pynvml, pynvml.nvmlDeviceGetHandleByUUID(name))
-        except pynvml.NVMLError as error:
-            why = f"NVML does not know {name}: {error}"
-    return Nvml(absent=why)
-
-
-class Sampler:
-    """Ask NVML in a thread of its own until stopped."""
-
-    def __init__(self, nvml: Nvml, period_seconds: float = _PERIOD_SECONDS) -> None:
-        self._nvml = nvml
-        self._period = period_seconds
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="perfsuite-nvml", daemon=True)
-        self._shares: list[float] = []
-        self._used: list[float] = []
-        self._why = nvml.absent
-
-    def start(self) -> None:
-        """Begin sampling; without a card there is nothing to start."""
-        if not self._nvml.absent:
-            self._thread.start()
-
-    def _run(self) -> None:
-        # The first answer describes the time before the window: wait one period first.
-        while not self._over.wait(self._period):
-            share, why = self._nvml.utilization()
-            used, _ = self._nvml.used_bytes()
-            self._why = why or self._why
-            if share is not None:
-                self._shares.append(share)
-            if used is not None:
-                self._used.append(used)
-
-    def stop(self) -> Sampled:
-        """End sampling and return the mean; too few samples are no utilization."""
-        self._over.set()
-        if self._thread.is_alive():
-            # A call stuck in the driver must not hang the test; the thread is a daemon.
-            self._thread.join(timeout=2 * self._period)
-        count = len(self._shares)
-        reported = {"utilization_samples": float(count)}
-        if self._used:
-            reported["device_used_bytes"] = max(self._used)
-        if count >= _MIN_SAMPLES:
-            return Sampled(sum(self._shares) / count, reported)
-        why = self._why or f"{count} samples are too few to judge, measure longer with --perf-min-time"
-        return Sampled(None, reported, (f"utilization: {why}",))
+        binding, why = load_binding()
+        if binding is None:
+            return Nvml(absent=why)
+        for uuid in uuids:
+            handle, why, _ = call(binding, "nvmlDeviceGetHandleByUUID", uuid)
+            if handle is not None:
+                return Nvml(binding, handle)
+    except RunInvalid as error:
+        return Nvml(invalid=str(error))
+    return Nvml(absent=f"NVML does not know {' nor '.join(uuids)}: {why}" if uuids else "no device was named")

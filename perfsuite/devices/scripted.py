@@ -1,6 +1,6 @@
 """A device whose time is written down beforehand, so that tests of the line need no clock."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from perfsuite.devices import DeviceFacts, Timing
 from perfsuite.records import Tolerance
@@ -22,6 +22,8 @@ class ScriptedDevice:
         states: Iterable[Hashable] = (),
         notes: tuple[str, ...] = (),
         torch_threads: int | None = None,
+        invalid: Iterable[tuple[str, ...]] = (),
+        conditions: Mapping[str, float] | None = None,
     ) -> None:
         self.name = name
         self.is_accelerator = is_accelerator
@@ -32,6 +34,8 @@ class ScriptedDevice:
         self._timing = {"utilization": utilization, "peak_memory_bytes": peak_memory_bytes}
         self._notes = notes
         self._threads = torch_threads
+        self._invalid = list(invalid)
+        self._conditions = conditions or {}
 
     def spend(self, seconds: float) -> None:
         """Let time pass, as a step or a loader would."""
@@ -63,21 +67,38 @@ class ScriptedDevice:
         """Note that the memory's zero was taken."""
         self.events.append("begin")
 
+    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:  # noqa: ARG002
+        """Return nothing: a script has no kernels."""
+        return {}
+
+    def cool_down(self, seconds: float) -> None:
+        """Let scripted time pass."""
+        self.events.append(f"cool {seconds:g}")
+        self.spend(seconds)
+
     def start(self) -> "ScriptedWindow":
-        """Open a window on the scripted clock."""
+        """Open a window on the scripted clock; each takes the next scripted reason not to count."""
         self.events.append("start")
-        return ScriptedWindow(self, self._timing, self._notes)
+        invalid = self._invalid.pop(0) if self._invalid else ()
+        return ScriptedWindow(self, self._timing, self._notes, invalid, self._conditions)
 
 
 class ScriptedWindow:
     """Marks on the scripted clock."""
 
     def __init__(
-        self, device: ScriptedDevice, timing: Mapping[str, float | None], notes: tuple[str, ...]
+        self,
+        device: ScriptedDevice,
+        timing: Mapping[str, float | None],
+        notes: tuple[str, ...],
+        invalid: tuple[str, ...],
+        conditions: Mapping[str, float],
     ) -> None:
         self._device = device
         self._timing = timing
         self._notes = notes
+        self._invalid = invalid
+        self._conditions = conditions
         self._marks = [device.now()]
 
     def mark(self) -> None:
@@ -102,4 +123,6 @@ class ScriptedWindow:
             self._timing["utilization"],
             self._timing["peak_memory_bytes"],
             notes=self._notes,
+            invalid=self._invalid,
+            conditions=self._conditions,
         )

@@ -84,7 +84,9 @@ def _benchmark(
                     for metric in METRICS.values()
                 },
                 "reported": dict(reading.reported),
+                "conditions": dict(reading.conditions),
                 "notes": list(reading.notes),
+                "invalid": list(result.invalid),
                 "against_baseline": against_baseline(result, reading),
                 "verdicts": [
                     {"outcome": v.outcome.value, "limit": v.limit.metric.limit_name if v.limit else None}

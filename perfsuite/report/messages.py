@@ -18,6 +18,19 @@ def failure_text(result: Result) -> str:
     return "\n".join(lines)
 
 
+def invalid_text(result: Result) -> str:
+    """Return what makes a test's measurements worthless, and what to do about it."""
+    readings = {reading.name: reading for reading in result.readings}
+    lines = [
+        _named(verdict_line(verdict, None), verdict, readings)
+        for verdict in result.verdicts
+        if verdict.outcome is Outcome.INVALID
+    ]
+    return "\n".join(
+        [*lines, "  it was repeated once and is neither a pass nor a regression; see docs/gpu-runners.md"]
+    )
+
+
 def _named(line: str, verdict: Verdict, readings: Mapping[str, Reading]) -> str:
     # One reading needs no name; of several, each line must say whose it is.
     return f"{verdict.reading}: {line}" if verdict.reading and len(readings) > 1 else line
@@ -27,7 +40,8 @@ def verdict_line(verdict: Verdict, reading: Reading | None) -> str:
     """Return one line for one failed limit."""
     limit = verdict.limit
     if limit is None:
-        return verdict.reason
+        is_invalid = verdict.outcome is Outcome.INVALID
+        return f"invalid measurement: {verdict.reason}" if is_invalid else verdict.reason
     metric = limit.metric
     label = metric_label(metric, reading)
     asked = show(limit.bound, metric.unit)

@@ -69,7 +69,7 @@ def _stacked(title: str) -> tuple[str, str]:
     return first, second
 
 
-_COLOURS = {"failed": "red", "improved": "green", "ok": "", "near": "yellow"}
+_COLOURS = {"failed": "red", "improved": "green", "ok": "", "near": "yellow", "invalid": "yellow"}
 
 
 def _columns(readings: Iterable[Reading]) -> list[Column]:
@@ -111,6 +111,8 @@ def _verdict_word(result: Result, reading: Reading, saved: bool) -> str:
     outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
     if result.error or any(outcome.is_failure for outcome in outcomes):
         return "failed"
+    if Outcome.INVALID in outcomes:
+        return "invalid"
     if saved:
         return "saved"
     if Outcome.IMPROVED in outcomes:
@@ -137,6 +139,11 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
         told = ", ".join(_improvement(result) for result in better)
         lines.append((f"improved beyond the tolerance, baseline kept: {told}", "green"))
         lines.append((f"  take it as the new baseline with: {save_command}", ""))
+    lines.extend(
+        (f"invalid measurement: {r.test.rsplit('/', 1)[-1]}: {'; '.join(r.invalid)}", "yellow")
+        for r in results
+        if r.invalid
+    )
     lines.extend((f"stored, but not measured by its test: {name}", "yellow") for name in _vanished(results))
     for result in results:
         for reading in result.readings:

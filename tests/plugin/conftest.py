@@ -6,8 +6,6 @@ import pytest
 import perfsuite.ending
 import perfsuite.running  # noqa: F401
 
-pytest_plugins = ["pytester"]
-
 CONFTEST = """
 from perfsuite.devices.scripted import ScriptedDevice
 DEVICE = ScriptedDevice({arguments})

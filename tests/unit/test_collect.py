@@ -20,6 +20,9 @@ def test_every_metric_has_one_limit_name():
     assert [
         "min_samples_per_s",
         "min_utilization",
+        "max_utilization_swing",
+        "max_idle_stretch",
+        "min_kernel_busy",
         "max_peak_memory",
         "max_step_time",
         "max_data_wait",

@@ -5,10 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.devices import cuda
-from perfsuite.devices.cuda import CudaDevice
+from perfsuite.devices.cuda import CudaDevice, unsteady
+from perfsuite.devices.looks import Seen
 from perfsuite.devices.nvml import Nvml
+from perfsuite.devices.sampler import Sampled
 from perfsuite.errors import DeviceMissing
 from perfsuite.measure import Plan, measure_step
+from perfsuite.series import Piece, Series
 
 UUID = "12345678-1234-1234-1234-123456789abc"
 
@@ -30,6 +33,45 @@ class Event:
         return 1e3 * (later.at - self.at)
 
 
+class ScriptedProfiler:
+    """As much of torch.profiler as is touched: it sees one kernel for half of its range."""
+
+    ProfilerActivity = SimpleNamespace(CPU="cpu", CUDA="cuda")
+
+    def __init__(self, torch):
+        self.torch = torch
+
+    def schedule(self, **phases):
+        assert phases["warmup"] > 0
+        return phases
+
+    def profile(self, activities, schedule, acc_events):
+        self.torch.calls.append("profile")
+        return self
+
+    def record_function(self, name):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def step(self):
+        self.torch.calls.append("profile step")
+
+    def events(self):
+        return [
+            SimpleNamespace(name=name, time_range=SimpleNamespace(start=0, end=end), device_type=place)
+            for name, end, place in (
+                ("perfsuite inspection", 100, "cpu"),
+                ("cudaLaunchKernel", 1, "cpu"),
+                ("gemm", 50, "cuda"),
+            )
+        ]
+
+
 class RecordingTorch:
     """As much of torch as the CUDA device touches, with a scripted device clock."""
 
@@ -39,6 +81,8 @@ class RecordingTorch:
         self.calls, self.clock, self.done = [], 0.0, 0.0
         self.allocations, self.retries = 5, 0
         self.version = SimpleNamespace(cuda=built_for)
+        self.autograd = SimpleNamespace(DeviceType=SimpleNamespace(CPU="cpu"))
+        self.profiler = ScriptedProfiler(self)
         self.cuda = SimpleNamespace(
             is_available=lambda: available,
             device_count=lambda: count,
@@ -49,6 +93,9 @@ class RecordingTorch:
             reset_peak_memory_stats=lambda index: self.calls.append("reset_peak"),
             max_memory_allocated=lambda index: 3 * 2**30,
             max_memory_reserved=lambda index: 4 * 2**30,
+            memory_reserved=lambda index: 4 * 2**30,
+            get_sync_debug_mode=lambda: 0,
+            set_sync_debug_mode=lambda mode: self.calls.append(f"sync_debug {mode}"),
             memory_stats=lambda index: {
                 "num_device_alloc": self.allocations,
                 "num_alloc_retries": self.retries,
@@ -118,6 +165,103 @@ def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
     assert 0 == reading.reported["alloc_retries"]
     assert reading.utilization is None
     assert "utilization: NVML: Driver Not Loaded" in reading.notes
+    assert (0.5, 0.5) == (reading.kernel_busy, reading.reported["kernel_busy"])
+    assert 0 == reading.reported["syncs_per_step"]
+
+
+def test_the_inspection_comes_after_the_window_and_puts_the_detector_back(torch):
+    """Profiled steps are never timed steps: the last of these come first, and no event is recorded after."""
+    subject = device(torch)
+    subject.now = lambda: torch.clock
+
+    def step():
+        torch.clock += 0.5
+        torch.calls.append("step")
+
+    reading = measure_step(step, subject, Plan(1.0, 20.0), 8)
+    last_record = len(torch.calls) - 1 - torch.calls[::-1].index("record")
+    steps = torch.calls[:last_record].count("step")
+    assert reading.warmup_steps + reading.steps == steps
+    assert (
+        [
+            "synchronize",  # the window's only wait
+            "synchronize",
+            "sync_debug warn",
+            "step",
+            "sync_debug 0",
+            "synchronize",
+            "profile",
+            "step",
+            "synchronize",
+            "profile step",
+            "step",
+            "step",
+            "step",
+            "synchronize",
+        ]
+        == torch.calls[last_record + 1 :]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"retries": 2}, "retried 2 times"),
+        ({"allocations": 6}, "asked the driver for memory 1 times"),
+    ],
+)
+def test_memory_that_moves_in_the_window_does_not_count(torch, change, told):
+    """Allocator retries and device allocations belong into the warm-up."""
+    window = device(torch).start()
+    for name, value in change.items():
+        setattr(torch, name, value)
+    (reason,) = window.stop().invalid
+    assert told in reason
+
+
+def test_compiling_in_the_window_does_not_count():
+    """A new shape that was compiled among the measured steps is no measured step."""
+    assert () == unsteady({"alloc_retries": 0, "device_allocations": 0, "compilations": 0})
+    (reason,) = unsteady({"alloc_retries": 0, "device_allocations": 0, "compilations": 2})
+    assert "compiled in the measured part" in reason
+
+
+def test_a_device_with_a_driver_that_does_not_fit_is_told_by_every_window(torch):
+    """The device opens, since torch may still work; nothing measured on it counts."""
+    subject = CudaDevice(torch, 0, Nvml(invalid="driver and library differ"))
+    assert subject.facts().driver is None
+    assert ("driver and library differ",) == subject.start().stop().invalid
+
+
+def test_a_short_window_names_the_option_that_makes_it_longer(torch, monkeypatch):
+    """Too short to judge is a result of its own, with the remedy in the message."""
+    short = Series((Piece(0, 4, 0.9),), 1.0, 4)
+    monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(short))
+    timing = device(torch).start().stop()
+    assert (None, None, None) == (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
+    assert timing.notes[0].startswith("utilization: 4.0 s are too short to judge")
+    assert "(--perf-min-time=10s)" in timing.notes[0]
+
+
+def test_what_the_sampler_saw_is_in_the_reading(torch, monkeypatch):
+    """Series, figures, conditions and reasons go through untouched."""
+    wave = Series(tuple(Piece(i, i + 1, share) for i, share in enumerate([0.1, 0.9] * 20)), 1.0, 40)
+    seen = Seen({"temperature_max": 70.0}, {"sm_clock_mhz": 1400.0}, ("noted",), ("throttled",))
+    monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(wave, seen))
+    timing = device(torch).start().stop()
+    assert (0.5, 0.8, 0.0) == pytest.approx(
+        (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
+    )
+    assert 2.0 == pytest.approx(timing.reported["utilization_period_seconds"], abs=0.1)
+    assert (70.0, {"sm_clock_mhz": 1400.0}) == (timing.reported["temperature_max"], timing.conditions)
+    assert ("throttled",) == timing.invalid
+    assert "noted" in timing.notes
+
+
+def test_an_environment_that_names_another_card_is_told(torch, monkeypatch):
+    """torch's card counts; the contradiction is a note."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ffff")
+    assert any("CUDA_VISIBLE_DEVICES names GPU-ffff" in note for note in device(torch).start().stop().notes)
 
 
 def test_events_that_do_not_explain_the_wall_time_are_told(torch):

@@ -83,6 +83,8 @@ def test_the_set_of_options_is_frozen():
         "--perf-memory-tolerance",
         "--perf-min-time",
         "--perf-max-time",
+        "--perf-on-invalid",
+        "--perf-cooldown",
     ] == [option.flag for option in OPTIONS]
 
 

@@ -101,5 +101,12 @@ def test_the_host_waits_around_every_step_of_a_pair():
         Plan(0.0, 0.3),
         samples_per_step=1,
     )
-    paired = device.events[: device.events.index("start")][-6:]
+    paired = device.events[: device.events.index("stop")][-6:]
     assert ["wait", paired[1], "wait", "wait", paired[4], "wait"] == paired[:6]
+
+
+def test_pairs_are_watched():
+    """A device that was throttled while the pairs ran makes the comparison worthless."""
+    device = ScriptedDevice(invalid=[("hot",), (), ()], conditions={"sm_clock_mhz": 1400.0})
+    reading = compare(device)
+    assert (("hot",), {"sm_clock_mhz": 1400.0}) == (reading.invalid, reading.conditions)

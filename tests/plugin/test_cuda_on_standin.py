@@ -1,0 +1,118 @@
+"""The whole line on the CUDA device: scripted torch, real plugin, real binding, stand-in library."""
+
+import pytest
+
+from tests.nvml import standin
+from tests.nvml.standin import script, square_wave
+
+CONFTEST = """
+from perfsuite.devices import cuda
+from tests.nvml.watch import ScriptClock, wait_for_end
+from tests.unit.test_devices_cuda import RecordingTorch
+
+torch, clocks, samplers = RecordingTorch(), [], []
+
+def sampler(nvml, **settings):
+    clock = ScriptClock(0.0)
+    clock.end = clock.now() + SECONDS
+    clocks.append(clock)
+    samplers.append(REAL(nvml, clock=clock, **settings))
+    return samplers[-1]
+
+SECONDS, REAL = {seconds}, cuda.Sampler
+cuda.Sampler = sampler
+
+def pytest_perf_device(config, name):
+    device = cuda.CudaDevice(torch, 0)
+    device.now = lambda: torch.clock
+    return device
+
+def step():
+    torch.clock += 0.5
+    if samplers:
+        wait_for_end(samplers[-1], clocks[-1])
+"""
+TEST = """
+import pytest
+from conftest import step
+
+@pytest.mark.perf({marker})
+def test_it(perf):
+    perf(step, samples_per_step=8)
+"""
+
+
+@pytest.fixture
+def run(project, library, monkeypatch):
+    """Run one test on a scripted card."""
+
+    def run(lines, marker="", *arguments, seconds=20.0):
+        path = project.path / "script.txt"
+        path.write_text(script("at 0 processes 99:1", *lines))
+        for name, value in standin.environment(library, path).items():
+            monkeypatch.setenv(name, value)
+        project.pytester.makeini("[pytest]\nperf_device = cuda\nperf_cooldown = 0\nperf_min_time = 1")
+        project.pytester.makeconftest(CONFTEST.format(seconds=seconds))
+        project.pytester.makepyfile(test_it=TEST.format(marker=marker))
+        return project.run_apart("--perf", *arguments)
+
+    return run
+
+
+def test_a_steady_card_keeps_its_limits(run):
+    """Utilization, swing, idle stretch and kernel-busy share are all there to be asserted."""
+    limits = (
+        'min_utilization="85 %", max_utilization_swing="5 %", max_idle_stretch="1 s", min_kernel_busy=0.5'
+    )
+    run(["at 0 utilization 87"], limits).assert_outcomes(passed=1)
+
+
+def test_a_wave_misses_its_limits(run):
+    """The mean alone would pass."""
+    limits = 'min_utilization="40 %", max_utilization_swing="30 %"'
+    ran = run(square_wave(9, 90, 9.5, 100), limits, seconds=40.0)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["utilization swing 81.0 % is above the 30.0 % asked by the perf marker (*"])
+
+
+def test_too_short_a_window_fails_a_limit_with_advice(run):
+    """Never a guess."""
+    lines = ["at 0 utilization 87", "at 0 sample_ms 1000"]
+    ran = run(lines, 'max_utilization_swing="30 %"', seconds=5.0)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["utilization swing was not measured*too short to judge*(--perf-min-time=10s)"])
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("at 3 reasons 0x20", "throttled for * s of 20.0 s (too hot)"),
+        ("at 0 processes 98:1 99:1", "another process is on the GPU before the measurement begins"),
+        ("fail nvmlDeviceGetSamples 15 9", "the GPU is lost: *"),
+        ("fail nvmlInitWithFlags 18", "driver and NVIDIA library have different versions: *"),
+    ],
+)
+def test_what_does_not_count_fails_as_invalid(run, line, told):
+    """Both times, so the limit is not even judged."""
+    ran = run(["at 0 utilization 87", line], "max_step_time=1e-9")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines([f"invalid measurement: {told}"])
+    ran.stdout.no_fnmatch_line("*step time*is above*")
+
+
+def test_a_card_that_has_cooled_down_counts(run):
+    """Throttled in the first window only."""
+    ran = run(["at 0 utilization 87", "at 8 reasons 0x20", "at 11 reasons 0"])
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(["note: *measured twice: *did not count (throttled for 3.0 s of 20.0 s*"])
+
+
+def test_other_clocks_than_the_baselines_do_not_count(run, project):
+    """Stored with one clock and power limit, measured at others."""
+    run(["at 0 utilization 87"], "", "--save-baseline").assert_outcomes(passed=1)
+    assert '"power_limit_watts": 150.0' in (project.path / project.stored[0]).read_text()
+    ran = run(["at 0 utilization 87", "at 0 sm_clock 1200", "at 0 power_limit 120"])
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        ["invalid measurement: the SM clock under load is 1200 MHz, *the power limit is 120 W*"]
+    )

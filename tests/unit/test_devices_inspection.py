@@ -1,0 +1,75 @@
+"""The pass after the window: kernel time out of intervals, synchronisations out of torch's warnings."""
+
+import warnings
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.devices.inspection import Interval, covered, kernel_figures, syncs
+
+
+def kernel(start, end, name="gemm"):
+    return Interval(name, start, end, is_on_device=True)
+
+
+RANGE = Interval("perfsuite inspection", 0, 100, is_on_device=False)
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected"),
+    [
+        ([], 0),
+        ([(0, 10)], 10),
+        ([(0, 10), (5, 15)], 15),
+        ([(0, 10), (2, 4), (20, 30)], 20),
+        ([(20, 30), (0, 10)], 20),
+        ([(-10, 5), (95, 200)], 10),
+        ([(200, 300)], 0),
+    ],
+)
+def test_overlapping_kernels_are_counted_once(spans, expected):
+    """Two streams at once are no 200 %, and what lies outside the range is cut."""
+    assert expected == covered([kernel(*span) for span in spans], 0, 100)
+
+
+def test_kernel_figures_leave_copies_and_ranges_out():
+    """Copies and fills are no kernels; launches are calls of the host."""
+    seen = [
+        RANGE,
+        kernel(0, 30),
+        kernel(20, 60),
+        kernel(70, 90, "Memcpy HtoD (Pinned -> Device)"),
+        kernel(90, 95, "Memset (Device)"),
+        kernel(0, 100, "perfsuite inspection"),
+        *(
+            Interval(name, 0, 1, False)
+            for name in ("cudaLaunchKernel", "cuLaunchKernelEx", "cudaGraphLaunch")
+        ),
+        Interval("aten::mm", 0, 50, False),
+    ]
+    assert {"kernel_busy": 0.6, "kernels_per_step": 1.0, "launches_per_step": 1.5} == kernel_figures(seen, 2)
+
+
+@pytest.mark.parametrize("seen", [[], [RANGE], [RANGE, Interval("aten::mm", 0, 1, False)], [kernel(0, 1)]])
+def test_without_kernels_nothing_is_told(seen):
+    """A profiler that sees no CUDA kernels gives no figure instead of 0."""
+    assert {} == kernel_figures(seen, 1)
+
+
+def test_synchronisations_are_counted_and_the_detector_is_put_back():
+    """Also after a step that raises, and without swallowing other warnings' count."""
+    modes = []
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(
+            get_sync_debug_mode=lambda: 0, set_sync_debug_mode=modes.append, synchronize=lambda index: None
+        )
+    )
+
+    def step():
+        for text in ("called a synchronizing CUDA operation", "something else") * 2:
+            warnings.warn(text, stacklevel=1)
+
+    assert {"syncs_per_step": 2.0} == syncs(torch, 0, step)
+    with pytest.raises(ZeroDivisionError):
+        syncs(torch, 0, lambda: 1 / 0)
+    assert ["warn", 0, "warn", 0] == modes

@@ -1,0 +1,70 @@
+"""What looks at a card add up to: throttling, company, clocks under load."""
+
+import pytest
+
+from perfsuite.devices.card import Memory
+from perfsuite.devices.guards import is_ours
+from perfsuite.devices.looks import Look, foreigners, summarise
+
+OURS = {1, 2}.__contains__
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ((), 0),
+        ((1,), 0),
+        ((1, 2), 0),
+        ((1, 7), 1),
+        ((7,), 0),  # ids of another namespace: one of them is ours
+        ((7, 8), 1),
+        ((1, 7, 8), 2),
+    ],
+)
+def test_foreign_processes_are_those_beyond_our_own(processes, expected):
+    """By id where ours is seen, by number where it is not."""
+    assert expected == foreigners(processes, OURS)
+
+
+@pytest.mark.parametrize(("thermal", "counts"), [(0.0, True), (0.2, True), (0.21, False)])
+def test_a_hundredth_of_a_window_may_be_throttled(thermal, counts):
+    """20 s of window: 0.2 s of throttling still count, more do not."""
+    seen = summarise([], {"thermal": thermal, "power_brake": 0.0}, 20.0)
+    assert counts is (seen.invalid == ())
+
+
+@pytest.mark.parametrize(
+    ("reasons", "expected"),
+    [
+        ([0x8, 0, 0x8, 0], ()),
+        ([0, 0x8, 0x8, 0], ("the hardware slowed its clocks down",)),
+        ([0x1, 0x2, 0x100, 0x10], ()),
+        ([None, None], ()),
+    ],
+)
+def test_a_slowdown_must_last(reasons, expected):
+    """One look may fall into a change of clocks; idle, application and display clocks are no throttling."""
+    assert expected == summarise([Look(reasons=bits) for bits in reasons], {}, 2.0).invalid
+
+
+def test_clocks_are_those_under_load():
+    """The median of busy looks, at least three of them, and how far it moved."""
+    looks = [Look(sm_clock=clock, is_busy=clock > 500) for clock in (210, 1400, 1410, 1395, 210)]
+    conditions = summarise(looks, {}, 2.0).conditions
+    assert (1400, 15) == (conditions["sm_clock_mhz"], conditions["sm_clock_moved_mhz"])
+    assert {} == summarise(looks[:3], {}, 2.0).conditions
+
+
+def test_the_most_memory_is_total_minus_free():
+    """NVML's own «used» is never asked."""
+    looks = [Look(memory=Memory(100.0, free, None)) for free in (60.0, 30.0, 50.0)]
+    assert 70.0 == summarise(looks, {}, 1.0).reported["device_used_bytes"]
+
+
+def test_this_process_is_ours_and_the_first_one_is_not():
+    """Our own id and our children's; ids that do not exist are nobody's."""
+    import os
+
+    assert is_ours(os.getpid())
+    assert not is_ours(2**22 + 1)
+    assert not is_ours(1) or os.getpid() == 1

@@ -1,0 +1,51 @@
+"""What does not count: reasons of a reading's own, and conditions that differ from the baseline's."""
+
+from dataclasses import replace
+
+import pytest
+
+from perfsuite.records import Reading
+from perfsuite.validity import CONDITIONS, differing, faults
+
+READING = Reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "stored", "now", "differs"),
+    [
+        ("sm_clock_mhz", 1400.0, 1470.0, False),
+        ("sm_clock_mhz", 1400.0, 1471.0, True),
+        ("sm_clock_mhz", 1400.0, 1329.0, True),
+        ("memory_clock_mhz", 1000.0, 1051.0, True),
+        ("max_sm_clock_mhz", 1695.0, 1695.0, False),
+        ("max_sm_clock_mhz", 1695.0, 1410.0, True),
+        ("power_limit_watts", 150.0, 151.0, False),
+        ("power_limit_watts", 150.0, 148.9, True),
+        ("power_cap_share", 0.4, 0.9, False),
+        ("power_cap_share", 0.4, 0.91, True),
+        ("mig", 0.0, 1.0, True),
+        ("sm_clock_moved_mhz", 0.0, 300.0, False),
+    ],
+)
+def test_conditions_may_differ_as_far_as_the_table_says(name, stored, now, differs):
+    """Clocks by 5 %, the power limit by a watt; how much a clock moved is told and not demanded."""
+    assert differs is bool(differing({name: now}, {name: stored}))
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_a_condition_known_on_one_side_only_is_no_difference(name):
+    """An older baseline, or a driver that no longer tells, does not end all comparing."""
+    assert () == differing({name: 1.0}, {}) == differing({}, {name: 1.0})
+
+
+def test_the_reason_says_both_figures():
+    """Measured first, then what it was."""
+    assert ("the power limit is 120 W, the baseline was taken at 150 W",) == differing(
+        {"power_limit_watts": 120.0}, {"power_limit_watts": 150.0}
+    )
+
+
+def test_both_arms_of_a_comparison_must_count_and_each_reason_is_told_once():
+    """A slow half that was throttled makes a fine speed-up."""
+    reading = replace(READING, invalid=("hot",), without=replace(READING, invalid=("hot", "shared")))
+    assert ("hot", "shared") == faults(reading, {})
