@@ -1,42 +1,54 @@
-"""The commands that need no pytest: python -m perfsuite doctor."""
+"""Commands beside pytest: `python -m perfsuite COMMAND`; each row of the table is one command."""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+
+from perfsuite.errors import PerfsuiteError
 
 
-class Command(NamedTuple):
-    """One subcommand: what it is for, its own arguments, and what it does; returns the exit code."""
+@dataclass(frozen=True)
+class Command:
+    """A command: what it is for, what it takes, what it does."""
 
     help: str
-    run: Callable[[argparse.Namespace], int]
-    add_arguments: Callable[[argparse.ArgumentParser], object] = lambda parser: None  # noqa: ARG005
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], str]
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _no_arguments(_: argparse.ArgumentParser) -> None:
+    """Add nothing."""
+
+
+def _doctor(_: argparse.Namespace) -> str:
     from perfsuite.doctor import diagnose
 
-    lines, is_able = diagnose()
-    print("\n".join(lines))
-    return 0 if is_able else 1
+    return "\n".join(diagnose())
 
 
 COMMANDS = {
     "doctor": Command(
-        "say what can be measured on the GPUs of this machine; exits 1 where there is none", _doctor
+        "say what can be measured on the GPUs of this machine; fails where there is none",
+        _no_arguments,
+        _doctor,
     ),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand."""
-    parser = argparse.ArgumentParser(prog="python -m perfsuite")
-    commands = parser.add_subparsers(dest="command", required=True)
+    """Run one command and return the exit status."""
+    parser = argparse.ArgumentParser("python -m perfsuite", description=__doc__)
+    chosen = parser.add_subparsers(dest="command", required=True)
     for name, command in COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.help, description=command.help))
-    asked = parser.parse_args(arguments)
-    return COMMANDS[asked.command].run(asked)
+        command.add_arguments(chosen.add_parser(name, help=command.help))
+    parsed = parser.parse_args(arguments)
+    try:
+        print(COMMANDS[parsed.command].run(parsed))
+    except PerfsuiteError as error:
+        print(f"perfsuite: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

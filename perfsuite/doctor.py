@@ -10,19 +10,19 @@ from perfsuite.devices.choice import list_uuids
 from perfsuite.devices.cuda import torch_told
 from perfsuite.devices.identity import order_told
 from perfsuite.devices.nvml import Answer, Nvml, load_binding, open_nvml
-from perfsuite.errors import RunInvalid
+from perfsuite.errors import DeviceMissing, RunInvalid
 from perfsuite.units import Unit, show
 
 _WIDTH = 22
 
 
-def diagnose() -> tuple[list[str], bool]:
-    """Return the lines, and whether a GPU can be measured here."""
+def diagnose() -> list[str]:
+    """Return the lines, or say in one why there is no GPU to tell of."""
     try:
         binding, why = load_binding()
         uuids = () if binding is None else list_uuids(binding)
         if not uuids:
-            return [f"no GPU can be measured here: {why or 'NVML sees no card'}"], False
+            raise DeviceMissing(f"no GPU can be measured here: {why or 'NVML sees no card'}")
         system = Nvml(binding)
         lines = [
             f"perfsuite {metadata.version('perfsuite')}, Python {platform.python_version()}, {torch_told()}",
@@ -34,8 +34,8 @@ def diagnose() -> tuple[list[str], bool]:
         for uuid in uuids:
             lines += ["", *_card_lines(uuid, open_nvml((uuid,)))]
     except RunInvalid as error:
-        return [f"no GPU can be measured here: {error}"], False
-    return lines, True
+        raise DeviceMissing(f"no GPU can be measured here: {error}") from None
+    return lines
 
 
 def _card_lines(uuid: str, nvml: Nvml) -> Iterator[str]:
