@@ -23,7 +23,7 @@ lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: $(INSTALLED)  ## what the plugin costs a pytest run that does not use it, and watching a card a training
+bench: $(INSTALLED)  ## what the plugin costs: at start-up, and by watching a card
 	$(RUN) benchmarks.startup
 	$(RUN) benchmarks.sampler
 
