@@ -17,6 +17,7 @@ class Tolerance:
 
     relative: float
     absolute: float = 0.0
+    least: float = 0.0  # no option makes the share smaller: a predicted time is no better than its model
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Metric:
     tolerance: Tolerance | None = None
     gated_kinds: frozenset[Kind] = frozenset()  # the readings whose baseline gates it; elsewhere it is told
     kinds: frozenset[Kind] = _ALL_KINDS
+    is_count: bool = False  # counted, not timed: the same code gives the same number
     judged_field: str | None = None  # the cautious end of an interval, where the figure has one
 
     @property
@@ -96,6 +98,21 @@ _ROWS = (
         False,
         kinds=frozenset({"comparison"}),
     ),
+    *(
+        Metric(name, field, label, unit, False, tolerance=Tolerance(0.0), gated_kinds=_ALL_KINDS, is_count=True)
+        for name, field, label, unit in (
+            ("kernels", "kernels", "kernels per step", Unit.COUNT),
+            ("syncs", "syncs", "host syncs per step", Unit.COUNT),
+            ("h2d_bytes", "h2d_bytes", "bytes to the device per step", Unit.BYTES),
+            ("d2h_bytes", "d2h_bytes", "bytes to the host per step", Unit.BYTES),
+            ("blocking_copies", "blocking_copies", "blocking copies per step", Unit.COUNT),
+            ("flops", "flops", "FLOPs per step", Unit.COUNT),
+            ("parameter_memory", "parameters_bytes", "memory of parameters", Unit.BYTES),
+            ("gradient_memory", "gradients_bytes", "memory of gradients", Unit.BYTES),
+            ("optimizer_memory", "optimizer_bytes", "memory of the optimizer", Unit.BYTES),
+            ("activation_memory", "activations_bytes", "memory of activations", Unit.BYTES),
+        )
+    ),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ROWS}
 
@@ -127,7 +144,20 @@ class Reading:
     speedup_low: float | None = None
     speedup_high: float | None = None
     difference: float | None = None
+    kernels: float | None = None
+    syncs: float | None = None
+    h2d_bytes: float | None = None
+    d2h_bytes: float | None = None
+    blocking_copies: float | None = None
+    flops: float | None = None
+    parameters_bytes: float | None = None
+    gradients_bytes: float | None = None
+    optimizer_bytes: float | None = None
+    activations_bytes: float | None = None
     modelled: bool = False
+    places: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → place in the code → count
+    lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
+    series: tuple[float, ...] = ()  # utilization over time, where it is known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
     notes: tuple[str, ...] = ()
     without: "Reading | None" = None  # a comparison's other arm
@@ -195,6 +225,7 @@ class Settings:
     device: str = "auto"
     tolerance: float | None = None
     memory_tolerance: float | None = None
+    count_tolerance: float | None = None
     min_time: float | None = None
     max_time: float | None = None
     strict: bool = False
@@ -209,6 +240,7 @@ class Expectation:
     match: Match = Match.NONE
     match_reason: str = ""
     stored: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → metric → value
+    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)  # reading → metric → place
     settings: Settings = Settings()
 
 

@@ -89,6 +89,7 @@ class PerfRun:
                 limits,
                 settings,
                 stored=stored.values,
+                places=stored.places,
                 match=stored.match,
                 match_reason=stored.reason,
                 device_tolerances=device.tolerances,
@@ -114,6 +115,12 @@ class PerfRun:
         if name not in self._devices:
             self._devices[name] = _open(self._config, name)
         return self._devices[name]
+
+    @pytest.hookimpl(tryfirst=True)  # before the test's fixtures go
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Let the device forget the test, whatever became of it."""
+        if METER in item.stash:
+            item.stash[METER].close()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -178,4 +185,4 @@ class PerfRun:
 
 def _open(config: pytest.Config, name: str) -> Device:
     offered: Device | None = config.hook.pytest_perf_device(config=config, name=name)
-    return offered if offered is not None else open_device(name)
+    return offered if offered is not None else open_device(name, config.rootpath)

@@ -49,6 +49,7 @@ def _reading(reading: Mapping[str, Any], where: str) -> None:
     metrics = _mapping(reading["metrics"], f"metrics of {where}")
     for name, entry in metrics.items():
         _metric(name, _mapping(entry, f"{name} of {where}"), f"{name} of {where}")
+    _places(reading.get("places", {}), f"places of {where}")
     rounds = reading["rounds"]
     if not isinstance(rounds, list) or len(rounds) > MAX_ROUNDS:
         raise InvalidDocument(f"rounds of {where} is not a list of at most {MAX_ROUNDS} numbers")
@@ -68,6 +69,14 @@ def _metric(name: str, entry: Mapping[str, Any], where: str) -> None:
         raise InvalidDocument(
             f"{where} says higher_is_better={entry['higher_is_better']!r}: the wrong direction"
         )
+
+
+def _places(value: object, where: str) -> None:
+    for name, counts in _mapping(value, where).items():
+        if name not in METRICS:
+            raise InvalidDocument(f"{where}: {name!r} is not a metric; known: {', '.join(METRICS)}")
+        for place, count in _mapping(counts, f"{name} in {where}").items():
+            _number(count, f"{name} at {place!r} in {where}")
 
 
 def _number(value: object, where: str) -> None:

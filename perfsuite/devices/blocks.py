@@ -19,7 +19,7 @@ def rounded(size_bytes: int) -> int:
 class Block:
     """One allocation; its kind may be known only after its birth."""
 
-    __slots__ = ("ghosts", "is_dead", "kind", "pinned", "place", "reference", "resident", "size")
+    __slots__ = ("ghosts", "is_dead", "kind", "pinned", "place", "reference", "resident", "size", "stand_ins")
 
     def __init__(self, size: int, resident: bool, kind: str, place: Place | None) -> None:
         self.size = size
@@ -30,6 +30,7 @@ class Block:
         self.ghosts = 0  # saved tensors of which only the shape was kept
         self.is_dead = False
         self.reference: Any = None
+        self.stand_ins: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Memory:
         self._peak = 0
         self._peak_index = 0
         self._is_open = False
+        self.highest_bytes = 0
 
     def block(self, storage: Any) -> Block | None:
         """Return a storage's block, None for one that was never seen."""
@@ -74,6 +76,16 @@ class Memory:
             block.resident = True
             self._count(block, born=True)
 
+    def stand_in(self, storage: Any, block: Block) -> None:
+        """Take a storage for a block whose own is gone; its life changes nothing."""
+        key = storage._cdata
+        self._blocks[key] = block
+        block.stand_ins.append(weakref.ref(storage, lambda _: self._forget(key, block)))
+
+    def _forget(self, key: int, block: Block) -> None:
+        if self._blocks.get(key) is block:
+            del self._blocks[key]
+
     def hold(self, block: Block) -> None:
         """Keep a block in the books though its tensor may go: somebody would have held it."""
         block.ghosts += 1
@@ -93,6 +105,7 @@ class Memory:
 
     def _count(self, block: Block, *, born: bool) -> None:
         self.live_bytes += block.size if born else -block.size
+        self.highest_bytes = max(self.highest_bytes, self.live_bytes)
         if not self._is_open:
             return
         self._history.append((block, born))

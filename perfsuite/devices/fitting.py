@@ -17,7 +17,7 @@ from perfsuite.devices.roofline import (
     sheet_seconds,
 )
 
-_RIDGE = 1.0
+_RIDGE_OF_PRODUCTS, _RIDGE_OF_ROWS = 0.3, 0.6
 _ROUNDS = 8  # of reweighting: a few wild rows must not move the fit
 _NOISE = 0.03
 _NEAR_CAP = 0.97
@@ -49,7 +49,8 @@ def fit_corrections(card: Card, rows: Sequence[Row], rules: SheetRules) -> Card:
 def _fit(card: Card, rows: Sequence[Row], rules: SheetRules) -> tuple[float, ...]:
     X = np.array([features(row.kernel, card) for row in rows])
     y = np.array([np.log(row.seconds / sheet_seconds(row.kernel, card, rules)) for row in rows])
-    penalty = _RIDGE * np.eye(X.shape[1])
+    is_product = rows[0].kernel.family in (Family.LINEAR, Family.BMM)
+    penalty = (_RIDGE_OF_PRODUCTS if is_product else _RIDGE_OF_ROWS) * np.eye(X.shape[1])
     penalty[0, 0] *= 0.05  # a card that is faster or slower as a whole is the first thing to learn
     weight = np.ones(len(y))
     found = np.zeros(X.shape[1])

@@ -27,7 +27,7 @@ class SheetRules:
 
 # Each step of process lets a watt do more; only 16, 12 and 7 nm were measured, the others are estimates.
 _PER_WATT = {16: 1.0, 12: 1.0, 8: 1.7, 7: 1.2, 5: 2.6, 4: 2.6}
-RULES = SheetRules({"pascal": 0.76, "later": 0.93}, {"hbm": 0.89, "other": 0.75}, 58e9)
+RULES = SheetRules({"pascal": 0.768, "later": 0.996}, {"hbm": 0.891, "other": 0.742}, 59.1e9)
 
 
 def generation_class(card: Card) -> str:

@@ -45,6 +45,7 @@ class Watcher(TorchDispatchMode):
         self.is_asked = False  # the running factory was called by the user, who said where
         self.goes_to_host = False  # the running copy was asked for by name
         self.has_residents = False
+        self.ghosts: Any = None  # keeps shapes only, once a step outgrows the host
         self.by_bytes: set[str] = set()  # operators without a rule
         self.strangers: dict[Place, int] = {}  # host tensors used as if they were on the device
         self._rules: dict[Any, Rule] = {}
@@ -74,14 +75,15 @@ class Watcher(TorchDispatchMode):
             inputs += tensors_of(tuple(kwargs.values()))
         outputs = tensors_of(result if isinstance(result, tuple) else (result,))
         place = self._place()
+        if rule.is_transfer and self._transfer(rule, args, kwargs, outputs, place):
+            return
         resident = self._is_on_device(rule, inputs, kwargs)
         if resident:
             self._adopt(inputs, place)
-        if rule.is_transfer and self._transfer(rule, args, kwargs, outputs, place):
-            return
         for tensor in outputs:
             self._follow(tensor, resident, place)
         if self.is_counting:
+            self.ghosts.look()
             self._note(func, rule, args, inputs, outputs, resident, place)
 
     def _place(self) -> Place:

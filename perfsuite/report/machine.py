@@ -85,6 +85,8 @@ def _benchmark(
                 },
                 "reported": dict(reading.reported),
                 "notes": list(reading.notes),
+                "places": {name: dict(counts) for name, counts in reading.places.items()},
+                "utilization_series": list(reading.series),
                 "against_baseline": against_baseline(result, reading),
                 "verdicts": [
                     {"outcome": v.outcome.value, "limit": v.limit.metric.limit_name if v.limit else None}
