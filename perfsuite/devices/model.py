@@ -1,6 +1,7 @@
 """A modelled GPU: real steps on CPU tensors, counted exactly, timed by prediction; never claims to measure."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -242,10 +243,17 @@ def _as_on_cuda() -> Iterator[None]:
     import torch.optim.optimizer as optimizers
 
     module: Any = optimizers
-    before = module._get_foreach_kernels_supported_devices
-    module._get_foreach_kernels_supported_devices = lambda: [*before(), "cpu"]
+    supported, compile_ = module._get_foreach_kernels_supported_devices, torch.compile
+
+    def as_written(model: Any = None, **_: Any) -> Any:
+        return model if model is not None else lambda decorated: decorated
+
+    # What was compiled before the test runs as written too; asking for it without need would load the compiler.
+    is_loaded = "torch._dynamo" in sys.modules
+    module._get_foreach_kernels_supported_devices = lambda: [*supported(), "cpu"]
+    torch.compile = as_written
     try:
-        with torch.compiler.set_stance("force_eager"):
+        with torch.compiler.set_stance("force_eager") if is_loaded else contextlib.nullcontext():
             yield
     finally:
-        module._get_foreach_kernels_supported_devices = before
+        module._get_foreach_kernels_supported_devices, torch.compile = supported, compile_

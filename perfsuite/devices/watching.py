@@ -52,6 +52,11 @@ class Watcher(TorchDispatchMode):
         self._kernels: dict[Any, Kernel] = {}
         self._launches: dict[tuple[int, Place], Launch] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Compiled functions run as written here; torch's guard against compiling us would cost 7 µs an operator.
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -74,21 +79,22 @@ class Watcher(TorchDispatchMode):
         if kwargs:
             inputs += tensors_of(tuple(kwargs.values()))
         outputs = tensors_of(result if isinstance(result, tuple) else (result,))
-        place = self._place()
+        node = torch._C._current_autograd_node()
+        place = self._place(node)
         if rule.is_transfer and self._transfer(rule, args, kwargs, outputs, place):
             return
-        resident = self._is_on_device(rule, inputs, kwargs)
-        if resident:
-            self._adopt(inputs, place)
+        resident = self._is_on_device(rule, inputs, kwargs, place)
+        find = self.memory.block
         for tensor in outputs:
-            self._follow(tensor, resident, place)
+            storage = tensor.untyped_storage()
+            if find(storage) is None:
+                self._follow(storage, resident, place, is_backward=node is not None)
         if self.is_counting:
             self.ghosts.look()
             self._note(func, rule, args, inputs, outputs, resident, place)
 
-    def _place(self) -> Place:
+    def _place(self, node: Any) -> Place:
         """Return the line behind the running operator: for a gradient the forward operator's."""
-        node = torch._C._current_autograd_node()
         if node is None:
             place = self.places.here(4)
             if self.is_counting:
@@ -96,44 +102,42 @@ class Watcher(TorchDispatchMode):
             return place
         return self.places.of_backward(node._sequence_nr()) or self.places.here(4)
 
-    def _is_on_device(self, rule: Rule, inputs: list[Any], kwargs: dict[str, Any]) -> bool:
-        if self.all_resident:
+    def _is_on_device(self, rule: Rule, inputs: list[Any], kwargs: dict[str, Any], place: Place) -> bool:
+        """Tell where an operator runs: on the device if it is asked to, or if any of its inputs is there."""
+        is_asked = kwargs.get("device") == TARGET if kwargs else False
+        if not inputs:
+            # What torch makes by itself inside an operator lies where the operator runs.
+            by_itself = self.has_residents and not self.is_asked and rule.is_factory
+            return is_asked or by_itself or self.all_resident
+        blocks = [self.memory.block(tensor.untyped_storage()) for tensor in inputs]
+        here = [block is not None and block.resident for block in blocks]
+        if all(here):
             return True
-        if inputs:
-            for tensor in inputs:
-                block = self.memory.block(tensor.untyped_storage())
-                if block is not None and block.resident:
-                    return True
-            return kwargs.get("device") == TARGET
-        # What torch makes by itself inside an operator lies where the operator runs.
-        return kwargs.get("device") == TARGET or (self.has_residents and not self.is_asked and rule.is_factory)
+        if not (any(here) or is_asked or self.all_resident):
+            return False
+        for tensor, block, is_here in zip(inputs, blocks, here, strict=True):
+            if not is_here and (tensor.dim() > 0 or self.all_resident):
+                self._adopt(tensor, block, place)
+        return True
 
-    def _adopt(self, inputs: list[Any], place: Place) -> None:
-        """Take host tensors among device tensors for device tensors, and remember that it was so."""
-        for tensor in inputs:
-            storage = tensor.untyped_storage()
-            block = self.memory.block(storage)
-            if block is None:
-                block = self.memory.add(storage, resident=self.all_resident, kind="other", place=UNKNOWN)
-            if not block.resident and tensor.dim() > 0:
-                self.strangers[place] = self.strangers.get(place, 0) + 1
-                self.memory.place_on_device(block)
-
-    def _follow(self, tensor: Any, resident: bool, place: Place) -> Block:
-        storage = tensor.untyped_storage()
-        block = self.memory.block(storage)
+    def _adopt(self, tensor: Any, block: Block | None, place: Place) -> None:
+        """Take a host tensor among device tensors for a device tensor, and remember that it was so."""
         if block is None:
-            is_backward = torch._C._current_autograd_node() is not None
-            kind = "activations" if self.is_counting and not is_backward else "other"
-            block = self.memory.add(storage, resident=resident, kind=kind, place=place)
-            self.has_residents = self.has_residents or resident
-        return block
+            block = self.memory.add(tensor.untyped_storage(), resident=False, kind="other", place=UNKNOWN)
+        self.memory.place_on_device(block)
+        if not self.all_resident:
+            self.strangers[place] = self.strangers.get(place, 0) + 1
+
+    def _follow(self, storage: Any, resident: bool, place: Place, *, is_backward: bool) -> Block:
+        kind = "activations" if self.is_counting and not is_backward else "other"
+        self.has_residents = self.has_residents or resident
+        return self.memory.add(storage, resident=resident, kind=kind, place=place)
 
     def settle(self, tensor: Any, place: Place, *, resident: bool = True) -> Block:
         """Say where a tensor lives that no operator told of."""
         block = self.memory.block(tensor.untyped_storage())
         if block is None:
-            return self._follow(tensor, resident, place)
+            return self._follow(tensor.untyped_storage(), resident, place, is_backward=False)
         if resident:
             self.memory.place_on_device(block)
             self.has_residents = True
@@ -159,7 +163,7 @@ class Watcher(TorchDispatchMode):
         if from_device == to_device:
             return False
         for tensor in outputs:
-            self._follow(tensor, to_device, place)
+            self.settle(tensor, place, resident=to_device)
         asked = kwargs.get("non_blocking", args[2] if rule.name == "copy_" and len(args) > 2 else False)
         self.note_copy(source, "h2d" if to_device else "d2h", place, non_blocking=bool(asked))
         return True
