@@ -18,7 +18,7 @@ from perfsuite.devices.roofline import seconds, sheet_seconds
 GROUPS = {
     "linear": ("linear",),
     "bmm": ("bmm",),
-    "element-wise": tuple("add addu mul mulu div divu pow powu relu tanh gelu".split()),
+    "element-wise": ("add", "addu", "mul", "mulu", "div", "divu", "pow", "powu", "relu", "tanh", "gelu"),
     "softmax": ("softmax",),
     "layer norm": ("ln",),
 }
@@ -28,7 +28,14 @@ FAMILIES = {"softmax": Family.SOFTMAX, "ln": Family.LAYER_NORM, "linear": Family
 def product(row: dict[str, str]) -> Row:
     b, m, n, k = (int(row[name]) for name in "bmnk")
     kernel = Kernel(
-        row["op"], FAMILIES[row["op"]], 2.0 * b * m * n * k, 4 * b * (m * k + k * n), 4 * b * m * n, "float32", 1, (b, m, n, k)
+        row["op"],
+        FAMILIES[row["op"]],
+        2.0 * b * m * n * k,
+        4 * b * (m * k + k * n),
+        4 * b * m * n,
+        "float32",
+        1,
+        (b, m, n, k),
     )
     return Row(kernel, float(row["latency_ms"]) / 1e3)
 
@@ -39,7 +46,10 @@ def vector(row: dict[str, str]) -> Row:
     family = FAMILIES.get(row["op"], Family.ELEMENTWISE)
     problem = (1, rows, width, 0) if family is not Family.ELEMENTWISE else (1, 0, 0, 0)
     size = 4 * rows * width
-    return Row(Kernel(row["op"], family, rows * width, inputs * size, size, "float32", 1, problem), float(row["latency_ms"]) / 1e3)
+    return Row(
+        Kernel(row["op"], family, rows * width, inputs * size, size, "float32", 1, problem),
+        float(row["latency_ms"]) / 1e3,
+    )
 
 
 def load(folder: Path) -> dict[str, list[Row]]:
@@ -67,7 +77,9 @@ def from_sheet(name: str, cards: dict[str, Card], rows: dict[str, list[Row]]) ->
     return median_errors(rows[name], [sheet_seconds(row.kernel, cards[name], rules) for row in rows[name]])
 
 
-def calibrated(card: Card, rows: Sequence[Row], cards: dict[str, Card], all_rows: dict[str, list[Row]], seed: int) -> dict[str, list[float]]:
+def calibrated(
+    card: Card, rows: Sequence[Row], cards: dict[str, Card], all_rows: dict[str, list[Row]], seed: int
+) -> dict[str, list[float]]:
     """Predict nine tenths of a card's rows from a fit on one tenth of each operator's."""
     chance = random.Random(seed)
     train: list[Row] = []
@@ -95,9 +107,17 @@ def main(folder: Path) -> None:
             )
             for group, values in found.items():
                 pooled[way].setdefault(group, []).extend(values)
-            print(f"| {name} | {way} |", " | ".join(f"{100 * statistics.median(v):.1f} %" for v in found.values()), "|")
+            print(
+                f"| {name} | {way} |",
+                " | ".join(f"{100 * statistics.median(v):.1f} %" for v in found.values()),
+                "|",
+            )
     for way, groups in pooled.items():
-        print(f"| all | {way} |", " | ".join(f"{100 * statistics.median(v):.1f} %" for v in groups.values()), "|")
+        print(
+            f"| all | {way} |",
+            " | ".join(f"{100 * statistics.median(v):.1f} %" for v in groups.values()),
+            "|",
+        )
     print("rules fitted on all cards:", fit_rules([cards[name] for name in rows], rows))
 
 

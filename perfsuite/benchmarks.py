@@ -24,7 +24,12 @@ def watched(item: Any, device: Device) -> Iterator[Watched]:
     fixture = getattr(item, "funcargs", {}).get("benchmark")
     seen = Watched()
     # A modelled device has no clock to lend: the fixture's own would be passed off as the card's.
-    if device.modelled or fixture is None or not hasattr(fixture, "extra_info") or not hasattr(fixture, "_timer"):
+    if (
+        device.modelled
+        or fixture is None
+        or not hasattr(fixture, "extra_info")
+        or not hasattr(fixture, "_timer")
+    ):
         yield seen
         return
     if device.is_accelerator:

@@ -1,5 +1,6 @@
 """Count and predict steps, loops and pairs on a modelled device; every reading says that it is modelled."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -12,7 +13,8 @@ from perfsuite.records import Kind, Reading
 from perfsuite.warmup import Warmup
 
 if TYPE_CHECKING:
-    from perfsuite.devices.model import ModelDevice, ModelTiming
+    from perfsuite.devices.model import ModelDevice
+    from perfsuite.devices.model_window import ModelTiming
 
 _MOST_STEPS = 10  # all steps of most trainings are alike; ten show what happens now and then
 _WORKER_START_SECONDS = 0.1  # an interpreter is forked and imports nothing; stated, not measured
@@ -36,7 +38,7 @@ def model_loop(
     samples: int | Callable[[Any], int] | None,
     batch_seconds: float | None,
 ) -> Reading:
-    """Count and predict a loop; when batches would be ready follows from their cost and the loader's settings."""
+    """Count and predict a loop; batches are ready as their cost and the loader's settings tell."""
     feed = Feed(loader, device, samples)
 
     def run() -> None:
@@ -99,7 +101,7 @@ def _run(
     begin: Callable[[], None] = lambda: None,
     wait: Callable[[float], float] | None = None,
 ) -> "tuple[ModelTiming, Warmup]":
-    """Run one step to let optimizers make their state, then count further ones until they tell nothing new."""
+    """Run one step to let optimizers make their state, then count until steps tell nothing new."""
     with quiet_garbage():
         window = device.start()
         try:
@@ -129,9 +131,12 @@ def _reading(
     timing: "ModelTiming", warmup: Warmup, device: "ModelDevice", kind: Kind, samples: int
 ) -> Reading:
     reading = read(timing, warmup, device, kind=kind, name="", samples=samples)
-    counted: Any = timing.tally.figures
     return replace(
-        reading, **counted, places=timing.tally.places, lines=timing.tally.lines, series=timing.series
+        reading,
+        counts=timing.tally.figures,
+        places=timing.tally.places,
+        lines=timing.tally.lines,
+        series=timing.series,
     )
 
 
@@ -151,11 +156,12 @@ def _loader_costs(loader: Any, batch_seconds: float | None) -> LoaderCosts:
 def _timed(loader: Any) -> float:
     """Return what one process needs for a batch, by making a few here: workers would hide it."""
     sampler = getattr(loader, "batch_sampler", None)
+    dataset: Any
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if sampler is None or collate is None or not hasattr(dataset, "__getitem__"):
         return 0.0
     best = float("inf")
-    for _, indices in zip(range(_TIMED_BATCHES), sampler, strict=False):
+    for indices in itertools.islice(sampler, _TIMED_BATCHES):
         started = time.perf_counter()  # the clock runs from here
         collate([dataset[index] for index in indices])
         best = min(best, time.perf_counter() - started)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
+from perfsuite.counts import COUNTED
 from perfsuite.units import Unit
 
 Kind = Literal["step", "loop", "comparison", "benchmark"]
@@ -99,19 +100,13 @@ _ROWS = (
         kinds=frozenset({"comparison"}),
     ),
     *(
-        Metric(name, field, label, unit, False, tolerance=Tolerance(0.0), gated_kinds=_ALL_KINDS, is_count=True)
-        for name, field, label, unit in (
-            ("kernels", "kernels", "kernels per step", Unit.COUNT),
-            ("syncs", "syncs", "host syncs per step", Unit.COUNT),
-            ("h2d_bytes", "h2d_bytes", "bytes to the device per step", Unit.BYTES),
-            ("d2h_bytes", "d2h_bytes", "bytes to the host per step", Unit.BYTES),
-            ("blocking_copies", "blocking_copies", "blocking copies per step", Unit.COUNT),
-            ("flops", "flops", "FLOPs per step", Unit.COUNT),
-            ("parameter_memory", "parameters_bytes", "memory of parameters", Unit.BYTES),
-            ("gradient_memory", "gradients_bytes", "memory of gradients", Unit.BYTES),
-            ("optimizer_memory", "optimizer_bytes", "memory of the optimizer", Unit.BYTES),
-            ("activation_memory", "activations_bytes", "memory of activations", Unit.BYTES),
+        Metric(
+            *(name, name, label, unit, False),
+            tolerance=Tolerance(0.0),
+            gated_kinds=_ALL_KINDS,
+            is_count=True,
         )
+        for name, label, unit in COUNTED
     ),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ROWS}
@@ -144,18 +139,11 @@ class Reading:
     speedup_low: float | None = None
     speedup_high: float | None = None
     difference: float | None = None
-    kernels: float | None = None
-    syncs: float | None = None
-    h2d_bytes: float | None = None
-    d2h_bytes: float | None = None
-    blocking_copies: float | None = None
-    flops: float | None = None
-    parameters_bytes: float | None = None
-    gradients_bytes: float | None = None
-    optimizer_bytes: float | None = None
-    activations_bytes: float | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)  # metric → figure
     modelled: bool = False
-    places: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → place in the code → count
+    places: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # metric → place in the code → count
     lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
     series: tuple[float, ...] = ()  # utilization over time, where it is known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
@@ -164,13 +152,13 @@ class Reading:
 
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
-        value: float | None = getattr(self, metric.field)
-        return value
+        value: float | None = getattr(self, metric.field, None)
+        return self.counts.get(metric.name) if metric.is_count else value
 
     def judged(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is judged: the cautious end where there is an interval."""
-        value: float | None = getattr(self, metric.judged_field or metric.field)
-        return value
+        value: float | None = getattr(self, metric.judged_field) if metric.judged_field else None
+        return value if metric.judged_field else self.value(metric)
 
 
 @dataclass(frozen=True)
@@ -240,7 +228,9 @@ class Expectation:
     match: Match = Match.NONE
     match_reason: str = ""
     stored: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → metric → value
-    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)  # reading → metric → place
+    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(
+        default_factory=dict
+    )  # reading → metric → place
     settings: Settings = Settings()
 
 

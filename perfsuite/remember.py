@@ -49,7 +49,11 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
         },
         "reported": {name: _rounded(value) for name, value in reading.reported.items()},
         "rounds": [_rounded(value) for value in rounds(reading.rounds)],
-        **({"places": {name: dict(counts) for name, counts in reading.places.items()}} if reading.places else {}),
+        **(
+            {"places": {name: dict(counts) for name, counts in reading.places.items()}}
+            if reading.places
+            else {}
+        ),
     }
 
 

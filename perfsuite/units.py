@@ -92,7 +92,7 @@ _BYTE_STEPS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SECOND_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def show(value: float | None, unit: Unit) -> str:
+def show(value: float | None, unit: Unit) -> str:  # noqa: PLR0911  one way for each unit
     """Return a number as a person reads it, "–" for what was not measured."""
     if value is None:
         return "–"

@@ -50,7 +50,6 @@ class Memory:
         self.live_bytes = 0
         self._history: list[tuple[Block, bool]] = []
         self._at_start: list[Block] = []
-        self._start_live = 0
         self._peak = 0
         self._peak_index = 0
         self._is_open = False
@@ -116,13 +115,9 @@ class Memory:
         """Begin a stretch whose peak is asked for."""
         self._history = []
         self._at_start = [block for block in self._blocks.values() if block.resident]
-        self._start_live = self._peak = self.live_bytes
+        self._peak = self.live_bytes
         self._peak_index = 0
         self._is_open = True
-
-    def born_bytes(self) -> int:
-        """Return how much more is alive than when the stretch began."""
-        return self.live_bytes - self._start_live
 
     def close(self) -> Peak:
         """End the stretch and return its peak; kinds are those known by now."""

@@ -72,7 +72,10 @@ def fit_rules(cards: Sequence[Card], rows: Mapping[str, Sequence[Row]]) -> Sheet
         simple = _shares(ideal, rows[card.name], Family.ELEMENTWISE, unit)
         memory.setdefault(bandwidth_class(card), []).append(statistics.median(simple))
     per_watt = {
-        card.name: statistics.median(shares[card.name]) * card.float32 / card.watts / _PER_WATT[card.process_nm]
+        card.name: statistics.median(shares[card.name])
+        * card.float32
+        / card.watts
+        / _PER_WATT[card.process_nm]
         for card in cards
     }
     most = max(per_watt.values())

@@ -33,13 +33,13 @@ class Ghosts:
 
     def __init__(self, memory: Memory, budget_bytes: int) -> None:
         self._memory = memory
-        self._budget = budget_bytes
+        self.threshold_bytes = memory.live_bytes + budget_bytes
         self.is_on = False
         self.count = 0
 
-    def look(self) -> None:
-        """Begin to keep shapes only if the step has outgrown its budget."""
-        if not self.is_on and self._memory.born_bytes() > self._budget:
+    def begin(self) -> None:
+        """Keep shapes only from here to the end of the step."""
+        if not self.is_on:
             torch._C._autograd._push_saved_tensors_default_hooks(self._pack, self._unpack)
             self.is_on = True
 

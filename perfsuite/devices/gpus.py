@@ -32,7 +32,7 @@ class Card:
     watts: float = 0.0
     process_nm: int = 0
     generation: str = ""
-    # Costs of the host, from no sheet: torch's dispatch of one operator, one launch, one wait, the least a kernel takes.
+    # From no sheet: torch's dispatch of an operator, a launch, a wait, and the least a kernel takes.
     dispatch_seconds: float = 6e-6
     launch_seconds: float = 4e-6
     sync_seconds: float = 10e-6

@@ -34,7 +34,12 @@ class Kernel:
     written_bytes: int
     precision: str  # float32, float16, bfloat16, …
     launches: int = 1
-    problem: tuple[int, int, int, int] = (1, 0, 0, 0)  # batch, m, n, k of a product; 1, rows, width, 0 of a row op
+    problem: tuple[int, int, int, int] = (
+        1,
+        0,
+        0,
+        0,
+    )  # batch, m, n, k of a product; 1, rows, width, 0 of a row op
 
     @property
     def moved_bytes(self) -> int:

@@ -8,16 +8,24 @@ from perfsuite.devices.kernels import Family, Kernel
 
 Shape = tuple[int, ...]
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 # No kernel: they make or describe memory, or live on the host.
-_NO_KERNEL = frozenset(
-    "empty empty_like new_empty empty_strided new_empty_strided set_ resize_ detach detach_ alias lift lift_fresh "
-    "is_same_size _local_scalar_dense record_stream _version sym_size sym_stride sym_numel size stride "
-    "_reshape_alias _unsafe_view view_as_real view_as_complex is_pinned _pin_memory".split()
-)
+_NO_KERNEL = _names("""
+    empty empty_like new_empty empty_strided new_empty_strided set_ resize_ detach detach_ alias lift
+    lift_fresh is_same_size _local_scalar_dense record_stream _version sym_size sym_stride sym_numel size
+    stride is_pinned _reshape_alias _unsafe_view view_as_real view_as_complex _pin_memory
+""")
 # The host needs a value or a size before it can go on.
-SYNCS = frozenset(
-    "_local_scalar_dense nonzero masked_select equal unique_dim unique_consecutive _unique _unique2 bincount "
-    "histc_sync is_nonzero".split()
+SYNCS = _names("""
+    _local_scalar_dense nonzero masked_select equal unique_dim unique_consecutive _unique _unique2 bincount
+    is_nonzero
+""")
+FACTORIES = _names(
+    "empty empty_strided zeros ones full rand randn randint randperm arange linspace eye scalar_tensor"
 )
 _ROW_FAMILIES: Mapping[str, Family] = {
     "_softmax": Family.SOFTMAX,
@@ -32,23 +40,24 @@ _ROW_FAMILIES: Mapping[str, Family] = {
     "native_batch_norm_backward": Family.LAYER_NORM,
     "_native_batch_norm_legit": Family.LAYER_NORM,
 }
-_REDUCTIONS = frozenset(
-    "sum mean amax amin max min prod any all argmax argmin norm linalg_vector_norm var std var_mean logsumexp "
-    "cumsum cumprod nll_loss_forward mse_loss".split()
-)
-_ELEMENTWISE = frozenset(
-    "add sub rsub mul div pow neg abs exp exp2 expm1 log log2 log1p log_sigmoid log_sigmoid_forward "
-    "log_sigmoid_backward sqrt rsqrt square sigmoid sigmoid_backward tanh tanh_backward relu threshold_backward "
-    "gelu gelu_backward silu silu_backward elu elu_backward leaky_relu leaky_relu_backward hardtanh "
-    "hardtanh_backward softplus softplus_backward clamp clamp_min clamp_max maximum minimum where eq ne lt le gt "
-    "ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not sign sin cos erf reciprocal "
-    "fill zero copy clone _to_copy masked_fill native_dropout native_dropout_backward bernoulli uniform normal "
-    "randn rand zeros ones full zeros_like ones_like full_like rand_like randn_like new_zeros new_ones new_full "
-    "tril triu cat stack index_select gather scatter scatter_add index embedding arange addcmul addcdiv lerp "
-    "mse_loss_backward nll_loss_backward constant_pad_nd repeat roll flip isnan isinf isfinite contiguous "
-    "slice_backward select_backward eye trunc floor ceil round remainder fmod atan2 hypot".split()
-)
-# More than one kernel on CUDA; from reading a profile of each once is not possible here, so these are rules.
+_REDUCTIONS = _names("""
+    sum mean amax amin max min prod any all argmax argmin norm linalg_vector_norm var std var_mean logsumexp
+    cumsum cumprod nll_loss_forward mse_loss
+""")
+_ELEMENTWISE = _names("""
+    add sub rsub mul div pow neg abs sgn sign exp exp2 expm1 log log2 log1p log_sigmoid
+    log_sigmoid_forward log_sigmoid_backward sqrt rsqrt square sigmoid sigmoid_backward tanh tanh_backward
+    relu threshold_backward gelu gelu_backward silu silu_backward elu elu_backward leaky_relu
+    leaky_relu_backward hardtanh hardtanh_backward softplus softplus_backward clamp clamp_min clamp_max
+    maximum minimum where eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or
+    bitwise_not sin cos erf reciprocal fill zero copy clone _to_copy masked_fill native_dropout
+    native_dropout_backward bernoulli uniform normal randn rand zeros ones full zeros_like ones_like
+    full_like rand_like randn_like new_zeros new_ones new_full scalar_tensor tril triu cat stack
+    index_select gather scatter scatter_add index embedding arange addcmul addcdiv lerp mse_loss_backward
+    nll_loss_backward constant_pad_nd repeat roll flip isnan isinf isfinite contiguous slice_backward
+    select_backward eye trunc floor ceil round remainder fmod atan2 hypot
+""")
+# More than one kernel on CUDA: rules of thumb, no profile was at hand.
 _LAUNCHES: Mapping[str, int] = {
     "native_layer_norm_backward": 2,
     "native_group_norm_backward": 2,
@@ -65,7 +74,26 @@ _LAUNCHES: Mapping[str, int] = {
 # Multi-tensor kernels take at most this many tensors (by number of lists) and 320 chunks a launch.
 _MAX_TENSORS = (110, 64, 48, 36, 30)
 _MAX_CHUNKS, _CHUNK = 320, 65_536
-_PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "addmm_": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2), "baddbmm_": (1, 2)}
+_PRODUCTS = {
+    "mm": (0, 1),
+    "addmm": (1, 2),
+    "addmm_": (1, 2),
+    "bmm": (0, 1),
+    "baddbmm": (1, 2),
+    "baddbmm_": (1, 2),
+}
+
+
+_FAMILY_PARTS = (
+    ("_foreach_", Family.MULTI_TENSOR),
+    ("_fused_adam", Family.MULTI_TENSOR),
+    ("_fused_sgd", Family.MULTI_TENSOR),
+    ("_fused_adagrad", Family.MULTI_TENSOR),
+    ("convolution", Family.CONVOLUTION),
+    ("_scaled_dot_product", Family.ATTENTION),
+    ("rnn_layer", Family.RECURRENCE),
+    ("_cudnn_rnn", Family.RECURRENCE),
+)
 
 
 def base_name(func: Any) -> str:
@@ -83,9 +111,7 @@ def has_rule(name: str) -> bool:
     return _family(name) is not Family.BYTES
 
 
-def kernel_of(
-    func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any]
-) -> Kernel:
+def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any]) -> Kernel:
     """Return what an operator costs; called once for each combination of operator and shapes."""
     name = base_name(func)
     read = sum(_bytes(tensor) for tensor in inputs)
@@ -128,7 +154,9 @@ def product(left: Shape, right: Shape) -> tuple[int, int, int, int]:
 
 def multi_tensor_launches(name: str, args: Sequence[Any]) -> int:
     """Return into how many launches a list of tensors is cut."""
-    lists = [entry for entry in args if isinstance(entry, (list, tuple)) and entry and hasattr(entry[0], "numel")]
+    lists = [
+        entry for entry in args if isinstance(entry, (list, tuple)) and entry and hasattr(entry[0], "numel")
+    ]
     if not lists:
         return 1
     depth = min(len(lists) + (not name.endswith("_")), len(_MAX_TENSORS))
@@ -137,18 +165,13 @@ def multi_tensor_launches(name: str, args: Sequence[Any]) -> int:
 
 
 def _family(name: str) -> Family:
-    if name.startswith(("_foreach_", "_fused_", "_amp_foreach")):
-        return Family.MULTI_TENSOR
     if name in _PRODUCTS:
         return Family.LINEAR
-    if "convolution" in name:
-        return Family.CONVOLUTION
-    if name.startswith("_scaled_dot_product"):
-        return Family.ATTENTION
-    if "rnn_layer" in name or name.startswith(("_cudnn_rnn", "_thnn_fused")):
-        return Family.RECURRENCE
     if name in _ROW_FAMILIES:
         return _ROW_FAMILIES[name]
+    for part, family in _FAMILY_PARTS:
+        if part in name:
+            return family
     plain = name.rstrip("_")
     if plain in _REDUCTIONS:
         return Family.REDUCTION

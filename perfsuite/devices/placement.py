@@ -5,15 +5,12 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from perfsuite.devices import op_rules
 from perfsuite.devices.watching import TARGET, Watcher
 
-_FACTORIES = frozenset(
-    {
-        torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn, torch.randint, torch.arange,
-        torch.linspace, torch.eye, torch.randperm, torch.empty_strided, torch.scalar_tensor, torch.tensor,
-        torch.as_tensor,
-    }
-)  # fmt: skip
+_MAKERS = frozenset(
+    getattr(torch, name) for name in (*op_rules.FACTORIES, "tensor", "as_tensor") if hasattr(torch, name)
+)
 _FROM_DATA = frozenset({torch.tensor, torch.as_tensor})
 
 
@@ -32,7 +29,7 @@ class Placement(TorchFunctionMode):
             tensor.is_pinned: self._is_pinned,
             tensor.numpy: self._read_out,
             tensor.tolist: self._read_out,
-            tensor.device.__get__: self._device,  # type: ignore[attr-defined]
+            tensor.device.__get__: self._device,
         }
 
     def __torch_function__(
@@ -43,7 +40,7 @@ class Placement(TorchFunctionMode):
         answer = self._answers.get(func)
         if answer is not None:
             return answer(func, args, kwargs)
-        if func in _FACTORIES:
+        if func in _MAKERS:
             return self._make(func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -86,16 +83,26 @@ class Placement(TorchFunctionMode):
         wants = device == TARGET or device.type == "cuda"
         if is_there == wants:
             # Already where it is wanted: a real card would hand the tensor back.
-            return tensor if not copy and dtype in (None, tensor.dtype) else tensor.to(dtype or tensor.dtype, copy=copy)
+            return (
+                tensor
+                if not copy and dtype in (None, tensor.dtype)
+                else tensor.to(dtype or tensor.dtype, copy=copy)
+            )
         if wants:
             return func(tensor, TARGET, dtype or tensor.dtype, non_blocking=asked, copy=True)
         return self._to_host(tensor, dtype or tensor.dtype, asked)
 
-    def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._to(torch.Tensor.to, (args[0], TARGET), {"non_blocking": kwargs.get("non_blocking", False)})
+    def _cuda(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._to(
+            torch.Tensor.to, (args[0], TARGET), {"non_blocking": kwargs.get("non_blocking", False)}
+        )
 
     def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self._to_host(args[0], args[0].dtype, False) if self._is_resident(args[0]) else func(*args, **kwargs)
+        return (
+            self._to_host(args[0], args[0].dtype, False)
+            if self._is_resident(args[0])
+            else func(*args, **kwargs)
+        )
 
     def _to_host(self, tensor: Any, dtype: Any, non_blocking: bool) -> Any:
         if self._watcher.all_resident:
@@ -107,12 +114,12 @@ class Placement(TorchFunctionMode):
         finally:
             self._watcher.goes_to_host = False
 
-    def _pin(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _pin(self, _: Any, args: tuple[Any, ...], __: dict[str, Any]) -> Any:
         pinned = args[0].clone()
         self._watcher.settle(pinned, self._watcher.places.here(3), resident=False).pinned = True
         return pinned
 
-    def _is_pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _is_pinned(self, _: Any, args: tuple[Any, ...], __: dict[str, Any]) -> Any:
         block = self._watcher.memory.block(args[0].untyped_storage())
         return block is not None and block.pinned
 
@@ -123,4 +130,3 @@ class Placement(TorchFunctionMode):
 
     def _note_read_out(self, tensor: Any) -> None:
         self._watcher.note_copy(tensor, "d2h", self._watcher.places.here(4), non_blocking=False)
-

@@ -53,7 +53,9 @@ def compute_share(card: Card, rules: SheetRules = RULES) -> float:
 
 def bandwidth_share(card: Card, rules: SheetRules = RULES) -> float:
     """Return the share of the sheet's bandwidth that simple kernels reach."""
-    return card.bandwidth_share if card.bandwidth_share is not None else rules.bandwidth[bandwidth_class(card)]
+    return (
+        card.bandwidth_share if card.bandwidth_share is not None else rules.bandwidth[bandwidth_class(card)]
+    )
 
 
 def seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
@@ -108,7 +110,11 @@ def _passes(kernel: Kernel, card: Card) -> float:
 
 def features(kernel: Kernel, card: Card) -> tuple[float, ...]:
     """Return what a correction may depend on: sizes, their products, alignment; within what was measured."""
-    return product_features(kernel, card) if kernel.family in (Family.LINEAR, Family.BMM) else row_features(kernel)
+    return (
+        product_features(kernel, card)
+        if kernel.family in (Family.LINEAR, Family.BMM)
+        else row_features(kernel)
+    )
 
 
 def row_features(kernel: Kernel) -> tuple[float, ...]:
@@ -123,7 +129,11 @@ def product_features(kernel: Kernel, card: Card) -> tuple[float, ...]:
     batch, *dims = kernel.problem
     m, n, k = (min(max(size, _SMALLEST), _LARGEST) for size in dims)
     work = math.log2(max(2.0 * batch * m * n * k / card.float32, 1e-6) / 1e-3) / 4
-    base = (math.log2(batch) / 5 - 1 if batch > 1 else 0.0, *(math.log2(size) / 5 - 2 for size in (m, n, k)), work)
+    base = (
+        math.log2(batch) / 5 - 1 if batch > 1 else 0.0,
+        *(math.log2(size) / 5 - 2 for size in (m, n, k)),
+        work,
+    )
     squares = [base[i] * base[j] for i in range(5) for j in range(i, 5)]
     small = (64 / k, (64 / k) ** 2, 64 / m, 64 / n)
     odd = [float(size % 8 != 0) for size in dims] + [0.5 * (size % 128 != 0) for size in dims[:2]]

@@ -8,12 +8,18 @@ from perfsuite.devices.blocks import Peak
 from perfsuite.devices.kernels import Copy, Event, Launch, Sync
 from perfsuite.devices.places import Place
 
+_KINDS = {
+    "parameter_memory": "parameters",
+    "gradient_memory": "gradients",
+    "optimizer_memory": "optimizer",
+    "activation_memory": "activations",
+}
 _KEPT_PLACES = 400  # of each metric, the largest: a baseline stays a small file
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The counted figures of a step, under the names of a reading's fields."""
+    """The counted figures of a step, under the names of their metrics."""
 
     figures: dict[str, float]
     places: dict[str, dict[str, float]] = field(default_factory=dict)  # metric → place → figure
@@ -36,8 +42,7 @@ def tally(steps: Sequence[Sequence[Event]], peak: Peak) -> Tally:
                 by[f"{event.direction}_bytes"][event.place] += times * event.size_bytes
                 by["blocking_copies"][event.place] += times * event.blocking
     figures = {name: _mean(sum(counts.values()), len(steps)) for name, counts in by.items()}
-    figures["peak_memory_bytes"] = float(peak.size_bytes)
-    figures |= {f"{kind}_bytes": float(peak.by_kind.get(kind, 0)) for kind in peak.by_kind if kind != "other"}
+    figures |= {name: float(peak.by_kind.get(kind, 0)) for name, kind in _KINDS.items()}
     by["peak_memory"] = Counter(peak.by_place)
     counted = {name: counts for name, counts in by.items() if counts}
     return Tally(

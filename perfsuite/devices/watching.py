@@ -11,10 +11,7 @@ from perfsuite.devices.blocks import Block, Memory
 from perfsuite.devices.kernels import Copy, Event, HostWork, Kernel, Launch, Sync
 from perfsuite.devices.places import UNKNOWN, Place, Places
 
-TARGET = torch.device("cpu", 0)  # the CPU under a name of its own: what is moved here is on the modelled card
-_FACTORIES = frozenset(
-    "empty empty_strided zeros ones full rand randn randint randperm arange linspace eye scalar_tensor".split()
-)
+TARGET = torch.device("cpu", 0)  # the CPU under a name of its own: what is moved here is on the card
 
 
 class Rule:
@@ -29,14 +26,14 @@ class Rule:
         self.is_sync = self.name in op_rules.SYNCS
         self.is_index = self.name in ("index", "index_put", "index_put_", "_index_put_impl_")
         self.is_transfer = self.name in ("_to_copy", "copy_")
-        self.is_factory = self.name in _FACTORIES
+        self.is_factory = self.name in op_rules.FACTORIES
 
 
-class Watcher(TorchDispatchMode):
+class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follow where tensors live, and while counting note launches, syncs and copies in order."""
 
     def __init__(self, root: Path) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.places = Places(root)
         self.memory = Memory()
         self.events: list[Event] = []
@@ -54,7 +51,7 @@ class Watcher(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Compiled functions run as written here; torch's guard against compiling us would cost 7 µs an operator.
+        # Compiled functions run as written here; torch's guard against compiling us costs 7 µs an operator.
         return False
 
     def __torch_dispatch__(
@@ -69,7 +66,7 @@ class Watcher(TorchDispatchMode):
         if not rule.is_view:
             self._book(func, rule, args, kwargs, result)
         elif self.is_counting and torch._C._current_autograd_node() is None:
-            self.places.note_forward(torch.autograd._get_sequence_nr() - 1, self.places.here())
+            self.places.note_forward(_sequence_number(), self.places.here())
         return result
 
     def _book(
@@ -90,15 +87,16 @@ class Watcher(TorchDispatchMode):
             if find(storage) is None:
                 self._follow(storage, resident, place, is_backward=node is not None)
         if self.is_counting:
-            self.ghosts.look()
-            self._note(func, rule, args, inputs, outputs, resident, place)
+            if self.memory.live_bytes > self.ghosts.threshold_bytes:
+                self.ghosts.begin()
+            self._note(func, rule, args, inputs, outputs, resident=resident, place=place)
 
     def _place(self, node: Any) -> Place:
         """Return the line behind the running operator: for a gradient the forward operator's."""
         if node is None:
             place = self.places.here(4)
             if self.is_counting:
-                self.places.note_forward(torch.autograd._get_sequence_nr() - 1, place)
+                self.places.note_forward(_sequence_number(), place)
             return place
         return self.places.of_backward(node._sequence_nr()) or self.places.here(4)
 
@@ -188,6 +186,7 @@ class Watcher(TorchDispatchMode):
         args: tuple[Any, ...],
         inputs: list[Any],
         outputs: list[Any],
+        *,
         resident: bool,
         place: Place,
     ) -> None:
@@ -215,6 +214,12 @@ class Watcher(TorchDispatchMode):
             if not op_rules.has_rule(kernel.op):
                 self.by_bytes.add(kernel.op)
         return kernel
+
+
+def _sequence_number() -> int:
+    """Return autograd's number for the operator that is being recorded."""
+    number: int = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+    return number
 
 
 def tensors_of(values: tuple[Any, ...]) -> list[Any]:

@@ -60,7 +60,9 @@ def metric_label(metric: Metric, reading: Reading | None) -> str:
     """Return a metric's name, with the device where the name alone would promise too much."""
     label = metric.label
     if metric.name == "utilization" and reading is not None:
-        label = f"{reading.device.split(':')[0].upper().replace('CUDA', 'GPU').replace('MODEL', 'GPU')} {label}"
+        label = (
+            f"{reading.device.split(':')[0].upper().replace('CUDA', 'GPU').replace('MODEL', 'GPU')} {label}"
+        )
     return f"modelled {label}" if reading is not None and reading.modelled else label
 
 

@@ -80,7 +80,9 @@ def _columns(readings: Iterable[Reading]) -> list[Column]:
     readings = list(readings)
     kinds = {reading.kind for reading in readings}
     shown += [name for name in ("data_wait", "speedup") if METRICS[name].kinds & kinds]
-    counted = [name for name in ("kernels", "syncs") if any(r.value(METRICS[name]) is not None for r in readings)]
+    counted = [
+        name for name in ("kernels", "syncs") if any(r.value(METRICS[name]) is not None for r in readings)
+    ]
     columns = [Column(METRICS[name].label, METRICS[name]) for name in shown]
     columns += [Column(METRICS[name].label.removesuffix(" per step"), METRICS[name]) for name in counted]
     return [*columns, Column(_HOW)] if any(reading.modelled for reading in readings) else columns

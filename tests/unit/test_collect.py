@@ -25,6 +25,16 @@ def test_every_metric_has_one_limit_name():
         "max_data_wait",
         "min_speedup",
         "max_difference",
+        "max_kernels",
+        "max_syncs",
+        "max_h2d_bytes",
+        "max_d2h_bytes",
+        "max_blocking_copies",
+        "max_flops",
+        "max_parameter_memory",
+        "max_gradient_memory",
+        "max_optimizer_memory",
+        "max_activation_memory",
     ] == [metric.limit_name for metric in METRICS.values()]
 
 
