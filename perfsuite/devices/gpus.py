@@ -9,7 +9,7 @@ from typing import Any
 
 from perfsuite.errors import DeviceMissing
 
-_PROJECT_FILE = "perfsuite-gpus.toml"
+PROJECT_FILE = "perfsuite-gpus.toml"
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,15 @@ class Card:
     compute_share: float | None = None  # sustained share of the peak; None: from the sheet's rules
     bandwidth_share: float | None = None
     corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # family → coefficients
+    curves: Mapping[str, tuple[tuple[float, float], ...]] = field(
+        default_factory=dict
+    )  # operator → size, seconds
+    products: tuple[float, ...] = ()  # what a matrix product costs: once, per item, per FLOP, per byte
 
     @property
     def is_calibrated(self) -> bool:
         """Tell whether its figures were measured rather than read off a sheet."""
-        return bool(self.corrections) or self.compute_share is not None
+        return bool(self.corrections or self.curves) or self.compute_share is not None
 
     def peak(self, precision: str) -> float:
         """Return the dense peak for a precision: float32's where the card has no faster unit for it."""
@@ -71,7 +75,11 @@ class Card:
             if isinstance(value, float | int) and not isinstance(value, bool) and value < 0:
                 raise DeviceMissing(f"card {name!r} in {where}: {item} is {value}, less than 0")
         corrections = {family: tuple(map(float, row)) for family, row in entry.get("corrections", {}).items()}
-        return cls(name=name, **{**entry, "corrections": corrections})
+        curves = {
+            op: tuple((float(x), float(y)) for x, y in row) for op, row in entry.get("curves", {}).items()
+        }
+        products = tuple(map(float, entry.get("products", ())))
+        return cls(name=name, **{**entry, "corrections": corrections, "curves": curves, "products": products})
 
 
 def load_cards(root: Path | None = None) -> dict[str, Card]:
@@ -87,7 +95,7 @@ def _project_entries(root: Path | None) -> list[tuple[str, Mapping[str, Any]]]:
     if root is None:
         return []
     found: list[tuple[str, Mapping[str, Any]]] = []
-    for name in ("pyproject.toml", _PROJECT_FILE):
+    for name in ("pyproject.toml", PROJECT_FILE):
         try:
             document = tomllib.loads((root / name).read_text("utf-8"))
         except FileNotFoundError:

@@ -34,7 +34,7 @@ class ModelWindow:
     def __init__(self, watcher: Watcher, card: Card) -> None:
         self._watcher = watcher
         self._card = card
-        self._steps: list[list[Event]] = []
+        self.steps: list[list[Event]] = []
         self._ghosts = Ghosts(watcher.memory, _BUDGET_BYTES)
         if not watcher.has_residents:
             watcher.all_resident = True
@@ -50,7 +50,7 @@ class ModelWindow:
         events, self._watcher.events = self._watcher.events, []
         classify_gradients(self._watcher.memory, self._parameters)
         self._watcher.places.forget_forward()
-        self._steps.append(events)
+        self.steps.append(events)
 
     def is_huge(self) -> bool:
         """Tell whether a step is too large to be run twice."""
@@ -63,7 +63,7 @@ class ModelWindow:
         return launches >= _ENOUGH_LAUNCHES or flops >= _ENOUGH_FLOPS
 
     def _effort(self) -> tuple[int, float]:
-        launches = [event for events in self._steps for event in events if isinstance(event, Launch)]
+        launches = [event for events in self.steps for event in events if isinstance(event, Launch)]
         return len(launches), sum(event.kernel.flops for event in launches)
 
     def known(self) -> Sequence[float]:
@@ -75,7 +75,7 @@ class ModelWindow:
         peak = self._watcher.memory.close()
         self.close()
         timeline = Timeline(self._card)
-        for events in self._steps:
+        for events in self.steps:
             timeline.play(events, wait)
         played = timeline.result()
         ends = (0.0, *played.step_ends)
@@ -86,7 +86,7 @@ class ModelWindow:
             peak_memory_bytes=float(peak.size_bytes),
             reported=_reported(played, self._watcher),
             notes=self._notes(),
-            tally=tally(self._steps, peak),
+            tally=tally(self.steps, peak),
             series=tuple(utilization_series(played, played.seconds / _SERIES_POINTS)),
             data_wait=played.wait_seconds / played.seconds if wait is not None and played.seconds else None,
         )

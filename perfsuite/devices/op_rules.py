@@ -30,6 +30,7 @@ FACTORIES = _names(
 _ROW_FAMILIES: Mapping[str, Family] = {
     "_softmax": Family.SOFTMAX,
     "_log_softmax": Family.SOFTMAX,
+    "_safe_softmax": Family.SOFTMAX,
     "_softmax_backward_data": Family.SOFTMAX,
     "_log_softmax_backward_data": Family.SOFTMAX,
     "native_layer_norm": Family.LAYER_NORM,
@@ -117,7 +118,6 @@ def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Se
     read = sum(_bytes(tensor) for tensor in inputs)
     written = sum(_bytes(tensor) for tensor in outputs)
     family = _family(name)
-    main = outputs[0] if outputs else (inputs[0] if inputs else None)
     precision = _precision([*inputs, *outputs])
     launches = _LAUNCHES.get(name, 1)
     problem, flops = (1, 0, 0, 0), 0.0
@@ -137,12 +137,9 @@ def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Se
         launches = 2 * steps + 1
     elif family is Family.MULTI_TENSOR:
         launches = multi_tensor_launches(name, args)
-        flops = float(sum(tensor.numel() for tensor in inputs))
-    elif main is not None:
-        if family in (Family.SOFTMAX, Family.LAYER_NORM):
-            width = max(int(inputs[0].shape[-1]) if inputs and inputs[0].dim() else 1, 1)
-            problem = (1, max(inputs[0].numel() // width, 1) if inputs else 1, width, 0)
-        flops = float(max((tensor.numel() for tensor in (*inputs, *outputs)), default=0))
+    elif family in (Family.SOFTMAX, Family.LAYER_NORM) and inputs[0].dim():
+        width = max(int(inputs[0].shape[-1]), 1)
+        problem = (1, max(inputs[0].numel() // width, 1), width, 0)
     return Kernel(name, family, flops, read, written, precision, launches, problem)
 
 

@@ -1,8 +1,9 @@
 """How long a kernel takes on a card: tiles, waves and bandwidth, corrected where the card was measured."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from perfsuite.devices.gpus import Card
 from perfsuite.devices.kernels import Family, Kernel
@@ -14,6 +15,18 @@ _PROLOGUE = 24  # a tile is loaded and stored in the time of so many columns of 
 _SHARPNESS = 4.0  # of the roofline's corner
 _MOST_CORRECTION = 0.9  # in the exponent: a measured card may be off its sheet by this much
 _SMALLEST, _LARGEST = 64, 65_536  # the sizes that were measured; corrections are not carried beyond
+
+
+# The operator whose curve stands for those of its family that were not measured.
+_TYPICAL = {
+    Family.REDUCTION: "sum",
+    Family.SOFTMAX: "_softmax",
+    Family.LAYER_NORM: "native_layer_norm",
+    Family.CONVOLUTION: "convolution",
+    Family.ATTENTION: "mkldnn_rnn_layer",
+    Family.RECURRENCE: "mkldnn_rnn_layer",
+    Family.MULTI_TENSOR: "_fused_adam_",
+}
 
 
 @dataclass(frozen=True)
@@ -60,12 +73,36 @@ def bandwidth_share(card: Card, rules: SheetRules = RULES) -> float:
 
 def seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
     """Return what a kernel takes on a card, corrected if the card was measured."""
+    if card.is_host:
+        return _host_seconds(kernel, card)
     base = sheet_seconds(kernel, card, rules)
     row = card.corrections.get(kernel.family.value)
     if row is None:
         return base
     exponent = math.fsum(c * f for c, f in zip(row, features(kernel, card), strict=True))
     return base * math.exp(max(-_MOST_CORRECTION, min(exponent, _MOST_CORRECTION)))
+
+
+def _host_seconds(kernel: Kernel, card: Card) -> float:
+    """Return what a processor takes: products by their costs, the rest along the measured curves."""
+    if kernel.family in (Family.LINEAR, Family.BMM):
+        parts = (1.0, kernel.problem[0], kernel.flops, kernel.moved_bytes)
+        return math.fsum(cost * part for cost, part in zip(card.products, parts, strict=True))
+    curve = card.curves.get(kernel.op) or card.curves.get(kernel.op.rstrip("_"))
+    return _along(
+        curve or card.curves[_TYPICAL.get(kernel.family, "add")], kernel.flops or kernel.moved_bytes
+    )
+
+
+def _along(curve: Sequence[tuple[float, float]], size: float) -> float:
+    """Return the time at a size: straight between measured points in both logarithms."""
+    if size <= curve[0][0] or len(curve) == 1:
+        return curve[0][1] if size <= curve[0][0] else curve[0][1] * size / curve[0][0]
+    for (low, before), (high, after) in pairwise(curve):
+        if size <= high:
+            share = math.log(size / low) / math.log(high / low)
+            return math.exp(math.log(before) + share * math.log(after / before))
+    return curve[-1][1] * size / curve[-1][0]
 
 
 def sheet_seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:

@@ -22,7 +22,8 @@ class Rule:
     def __init__(self, func: Any) -> None:
         self.name = op_rules.base_name(func)
         self.has_kernel = op_rules.has_kernel(func)
-        self.is_view = bool(func.is_view) or self.name in ("detach", "_unsafe_view", "_reshape_alias")
+        is_marker = func.namespace in ("profiler", "prim")  # for profilers and tracers, no work
+        self.is_view = is_marker or bool(func.is_view) or self.name in ("detach", "_unsafe_view")
         self.is_sync = self.name in op_rules.SYNCS
         self.is_index = self.name in ("index", "index_put", "index_put_", "_index_put_impl_")
         self.is_transfer = self.name in ("_to_copy", "copy_")
@@ -80,7 +81,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self._place(node)
         if rule.is_transfer and self._transfer(rule, args, kwargs, outputs, place):
             return
-        resident = self._is_on_device(rule, inputs, kwargs, place)
+        resident = self._is_on_device(rule, inputs, outputs, kwargs, place)
         find = self.memory.block
         for tensor in outputs:
             storage = tensor.untyped_storage()
@@ -100,21 +101,24 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return place
         return self.places.of_backward(node._sequence_nr()) or self.places.here(4)
 
-    def _is_on_device(self, rule: Rule, inputs: list[Any], kwargs: dict[str, Any], place: Place) -> bool:
+    def _is_on_device(
+        self, rule: Rule, inputs: list[Any], outputs: list[Any], kwargs: dict[str, Any], place: Place
+    ) -> bool:
         """Tell where an operator runs: on the device if it is asked to, or if any of its inputs is there."""
         is_asked = kwargs.get("device") == TARGET if kwargs else False
         if not inputs:
             # What torch makes by itself inside an operator lies where the operator runs.
             by_itself = self.has_residents and not self.is_asked and rule.is_factory
-            return is_asked or by_itself or self.all_resident
+            return is_asked or by_itself or (self.all_resident and _has_extent(outputs))
         blocks = [self.memory.block(tensor.untyped_storage()) for tensor in inputs]
         here = [block is not None and block.resident for block in blocks]
         if all(here):
             return True
-        if not (any(here) or is_asked or self.all_resident):
+        # Numbers in a tensor, such as an optimizer's step, stay on the host whoever uses them.
+        if not (any(here) or is_asked or (self.all_resident and _has_extent(inputs))):
             return False
         for tensor, block, is_here in zip(inputs, blocks, here, strict=True):
-            if not is_here and (tensor.dim() > 0 or self.all_resident):
+            if not is_here and tensor.dim() > 0:
                 self._adopt(tensor, block, place)
         return True
 
@@ -214,6 +218,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not op_rules.has_rule(kernel.op):
                 self.by_bytes.add(kernel.op)
         return kernel
+
+
+def _has_extent(tensors: list[Any]) -> bool:
+    return any(tensor.dim() > 0 for tensor in tensors)
 
 
 def _sequence_number() -> int:

@@ -1,0 +1,61 @@
+"""Commands beside pytest: `python -m perfsuite COMMAND`; each row of the table is one command."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfsuite.errors import PerfsuiteError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it is for, what it takes, what it does."""
+
+    help: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], str]
+
+
+def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="name of the card's entry, used as --perf-device=model:NAME")
+    parser.add_argument("--device", default="cpu", help="device to measure: cpu (default), cuda or cuda:N")
+    parser.add_argument("--sheet", help="the table's card to correct; needed for CUDA (a10, t4, …)")
+
+
+def _calibrate(arguments: argparse.Namespace) -> str:
+    from perfsuite.devices import card_file
+    from perfsuite.devices.calibration import calibrate
+
+    card = calibrate(arguments.name, arguments.device, arguments.sheet, Path.cwd())
+    path = card_file.write(card, Path.cwd())
+    return f"{card.title} written to {path.name}; use it with --perf-device=model:{card.name}"
+
+
+COMMANDS = {
+    "calibrate": Command(
+        "measure some operators on the device at hand and write its entry for --perf-device=model:NAME",
+        _calibrate_arguments,
+        _calibrate,
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit status."""
+    parser = argparse.ArgumentParser("python -m perfsuite", description=__doc__)
+    chosen = parser.add_subparsers(dest="command", required=True)
+    for name, command in COMMANDS.items():
+        command.add_arguments(chosen.add_parser(name, help=command.help))
+    parsed = parser.parse_args(arguments)
+    try:
+        print(COMMANDS[parsed.command].run(parsed))
+    except PerfsuiteError as error:
+        print(f"perfsuite: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
