@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from perfsuite.devices.cpu_name import cpu_name
 from perfsuite.devices.cuda import open_cuda
 from perfsuite.devices.fitting import Row, fit_corrections
 from perfsuite.devices.gpus import Card, find_card
-from perfsuite.devices.kernels import Kernel, Launch
+from perfsuite.devices.kernels import VIEW, Event, Kernel, Launch
 from perfsuite.devices.model_window import ModelWindow
 from perfsuite.devices.roofline import RULES, seconds
+from perfsuite.devices.timeline import VIEW_SHARE, Timeline
 from perfsuite.devices.watching import Watcher
 from perfsuite.errors import DeviceMissing
 
 _BATCH_SECONDS = 4e-3  # short calls are timed many at once
 _BATCHES = 7
 _ROUNDS = 300
+_TINY, _REAL = (2, 16, 12), (256, 128, 12)  # rows, width and steps of a training
 _KEPT = 24  # results alive at once
 _PASSES = 3  # over all operators: a busy moment of the machine hits each of them once
 
@@ -47,7 +49,7 @@ def calibrate_cpu(name: str) -> Card:
         curves=_curves("cpu", _nothing),
         products=_product_costs("cpu", _nothing),
     )
-    return _with(card, dispatch_seconds=_dispatch_seconds(card))
+    return _in_context(replace(card, dispatch_seconds=_dispatch_seconds(card)))
 
 
 def calibrate_cuda(sheet: Card, name: str, index: int) -> Card:
@@ -60,15 +62,11 @@ def calibrate_cuda(sheet: Card, name: str, index: int) -> Card:
     rows = []
     for kernel, call in _watched_calls(device):
         rows.append(Row(kernel, usual_seconds(call, wait)))
-    return _with(
+    return replace(
         fit_corrections(sheet, rows, RULES),
         name=name,
         source=f"{sheet.source}; measured by perfsuite calibrate, torch {torch.__version__}",
     )
-
-
-def _with(card: Card, **changes: Any) -> Card:
-    return replace(card, **changes)
 
 
 def usual_seconds(call: Callable[[], Any], wait: Callable[[], None]) -> float:
@@ -106,14 +104,18 @@ def _watched_calls(device: Any) -> list[tuple[Kernel, Callable[[], Any]]]:
 
 def kernels_of(call: Callable[[], Any]) -> list[Kernel]:
     """Return the kernels of one call."""
+    return [event.kernel for event in events_of(call) if isinstance(event, Launch)]
+
+
+def events_of(call: Callable[[], Any]) -> Sequence[Event]:
+    """Return what one call does."""
     watcher = Watcher(Path.cwd())
     with watcher:
         window = ModelWindow(watcher, Card("", "", 1e9, 1e9, 1, 1e12, ""))
         call()
         window.mark()
-        events = window.steps[0]
         window.close()
-    return [event.kernel for event in events if isinstance(event, Launch)]
+    return window.steps[0]
 
 
 def _curves(device: Any, wait: Callable[[], None]) -> dict[str, tuple[tuple[float, float], ...]]:
@@ -130,13 +132,15 @@ def _curves(device: Any, wait: Callable[[], None]) -> dict[str, tuple[tuple[floa
     }
 
 
-def _product_costs(device: Any, wait: Callable[[], None]) -> tuple[float, ...]:
-    """Return what a product costs: once, per item of the batch, per FLOP, per byte."""
-    parts, times = [], []
+def _product_costs(device: Any, wait: Callable[[], None]) -> dict[str, tuple[float, ...]]:
+    """Return family → what a product costs: once, per item of the batch, per FLOP, per byte."""
+    parts: dict[str, list[list[float]]] = {"linear": [], "bmm": []}
+    times: dict[str, list[float]] = {"linear": [], "bmm": []}
     for (batch, m, n, k), call in workloads.products(device):
-        parts.append([1.0, batch, 2.0 * batch * m * n * k, 4.0 * batch * (m * k + k * n + m * n)])
-        times.append(statistics.median(usual_seconds(call, wait) for _ in range(_PASSES)))
-    return _positive_fit(np.array(parts), np.array(times))
+        family = "bmm" if batch > 1 else "linear"
+        parts[family].append([1.0, batch, 2.0 * batch * m * n * k, 4.0 * batch * (m * k + k * n + m * n)])
+        times[family].append(statistics.median(usual_seconds(call, wait) for _ in range(_PASSES)))
+    return {name: _positive_fit(np.array(parts[name]), np.array(times[name])) for name in parts}
 
 
 def _positive_fit(parts: Any, times: Any) -> tuple[float, ...]:
@@ -153,11 +157,29 @@ def _positive_fit(parts: Any, times: Any) -> tuple[float, ...]:
 
 
 def _dispatch_seconds(card: Card) -> float:
-    """Return what autograd and Python add to each operator of a training step."""
-    step = workloads.chain("cpu")
-    kernels = kernels_of(step)
-    alone = math.fsum(seconds(kernel, card) for kernel in kernels)
-    return max(usual_seconds(step, _nothing) - alone, 0.0) / len(kernels)
+    """Return what autograd and Python add to each operator of a training step; a view counts half."""
+    step = workloads.training("cpu", *_TINY)
+    events = events_of(step)
+    alone = math.fsum(seconds(event.kernel, card) for event in events if isinstance(event, Launch))
+    operators = math.fsum(VIEW_SHARE if event is VIEW else 1.0 for event in events)
+    return max(usual_seconds(step, _nothing) - alone, 0.0) / operators
+
+
+def _in_context(card: Card) -> Card:
+    """Return the card with its kernels as dear as they are within a step."""
+    step = workloads.training("cpu", *_REAL)
+    timeline = Timeline(card)
+    timeline.play(events_of(step))
+    beside = timeline.result().seconds
+    kernels = math.fsum(seconds(event.kernel, card) for event in events_of(step) if isinstance(event, Launch))
+    factor = max((usual_seconds(step, _nothing) - (beside - kernels)) / kernels, 1.0)
+    return replace(
+        card,
+        curves={
+            op: tuple((size, factor * took) for size, took in curve) for op, curve in card.curves.items()
+        },
+        products={name: tuple(factor * cost for cost in row) for name, row in card.products.items()},
+    )
 
 
 def calibrate(name: str, device: str, sheet: str | None, root: Path) -> Card:

@@ -44,7 +44,9 @@ class Card:
     curves: Mapping[str, tuple[tuple[float, float], ...]] = field(
         default_factory=dict
     )  # operator → size, seconds
-    products: tuple[float, ...] = ()  # what a matrix product costs: once, per item, per FLOP, per byte
+    products: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict
+    )  # family → cost once, per item, FLOP, byte
 
     @property
     def is_calibrated(self) -> bool:
@@ -78,7 +80,7 @@ class Card:
         curves = {
             op: tuple((float(x), float(y)) for x, y in row) for op, row in entry.get("curves", {}).items()
         }
-        products = tuple(map(float, entry.get("products", ())))
+        products = {family: tuple(map(float, row)) for family, row in entry.get("products", {}).items()}
         return cls(name=name, **{**entry, "corrections": corrections, "curves": curves, "products": products})
 
 

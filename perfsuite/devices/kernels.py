@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from perfsuite.devices.places import Place
+from perfsuite.devices.places import UNKNOWN, Place
 
 
 class Family(Enum):
@@ -83,4 +83,5 @@ class HostWork:
     place: Place
 
 
+VIEW = HostWork("view", 0, UNKNOWN)  # launches nothing, yet the host has to make it
 Event = Launch | Sync | Copy | HostWork

@@ -87,7 +87,9 @@ def _host_seconds(kernel: Kernel, card: Card) -> float:
     """Return what a processor takes: products by their costs, the rest along the measured curves."""
     if kernel.family in (Family.LINEAR, Family.BMM):
         parts = (1.0, kernel.problem[0], kernel.flops, kernel.moved_bytes)
-        return math.fsum(cost * part for cost, part in zip(card.products, parts, strict=True))
+        return math.fsum(
+            cost * part for cost, part in zip(card.products[kernel.family.value], parts, strict=True)
+        )
     curve = card.curves.get(kernel.op) or card.curves.get(kernel.op.rstrip("_"))
     return _along(
         curve or card.curves[_TYPICAL.get(kernel.family, "add")], kernel.flops or kernel.moved_bytes

@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfsuite.devices.gpus import Card
-from perfsuite.devices.kernels import Copy, Event, HostWork, Kernel, Launch, Sync
+from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
 from perfsuite.devices.roofline import seconds
 
 _QUEUE = 1024  # launches the driver takes before the host must wait for the device
 _PINNED_SHARE, _PAGEABLE_SHARE = 0.85, 0.45  # of the bus: a pageable copy goes through a staging buffer
 _COPY_START = 10e-6
 _HOST_BANDWIDTH = 8e9  # of operators on host tensors
+VIEW_SHARE = 0.5  # of the dispatch of an operator with a kernel
 CAUSES = ("launch", "sync", "copy", "data")
 
 
@@ -63,6 +64,8 @@ class Timeline:
         for event in events:
             if isinstance(event, Launch):
                 self._launch(event.kernel)
+            elif event is VIEW:
+                self._host += VIEW_SHARE * self._card.dispatch_seconds
             elif isinstance(event, Sync):
                 self._host = max(self._host, self._device, self._ready) + self._card.sync_seconds
                 self._cause = "sync"

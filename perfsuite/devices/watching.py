@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfsuite.devices import op_rules
 from perfsuite.devices.blocks import Block, Memory
-from perfsuite.devices.kernels import Copy, Event, HostWork, Kernel, Launch, Sync
+from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
 from perfsuite.devices.places import UNKNOWN, Place, Places
 
 TARGET = torch.device("cpu", 0)  # the CPU under a name of its own: what is moved here is on the card
@@ -66,8 +66,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if not rule.is_view:
             self._book(func, rule, args, kwargs, result)
-        elif self.is_counting and torch._C._current_autograd_node() is None:
-            self.places.note_forward(_sequence_number(), self.places.here())
+        elif self.is_counting:
+            self.events.append(VIEW)
+            if torch._C._current_autograd_node() is None:
+                self.places.note_forward(_sequence_number(), self.places.here())
         return result
 
     def _book(

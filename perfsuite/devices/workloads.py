@@ -13,7 +13,7 @@ PRODUCTS = (
     (1, 64, 64, 64), (1, 512, 512, 512), (1, 1024, 1024, 1024), (1, 4096, 128, 128), (1, 128, 512, 2048),
     (1, 16384, 128, 64), (1, 32, 256, 256), (48, 64, 64, 64), (256, 64, 64, 64), (512, 12, 12, 64),
     (4096, 12, 64, 12), (64, 4, 4, 512), (64, 512, 4, 4), (32, 4096, 4, 4), (64, 4, 4, 4096),
-    (4, 256, 512, 128), (8, 128, 128, 512),
+    (4, 256, 512, 128), (8, 128, 128, 512), (4, 256, 32, 32), (4, 32, 32, 256), (128, 24, 24, 16),
 )  # fmt: skip
 _WIDTH = 128
 
@@ -26,7 +26,11 @@ def products(device: Any) -> Iterator[tuple[tuple[int, int, int, int], Call]]:
             a, b = left[0], right[0]
             yield (batch, m, n, k), partial(torch.mm, a, b)
         else:
-            yield (batch, m, n, k), partial(torch.bmm, left, right)
+            # Heads lie beside each other in memory, and gradients come transposed.
+            heads = torch.randn(m, batch, k, device=device).transpose(0, 1)
+            turned = torch.randn(batch, n, k, device=device).transpose(1, 2)
+            yield (batch, m, n, k), partial(torch.bmm, heads, right)
+            yield (batch, m, n, k), partial(torch.bmm, left, turned)
 
 
 def row_calls(device: Any) -> Iterator[Call]:
@@ -106,8 +110,7 @@ def _recurrence(length: int, batch: int, width: int, device: Any) -> Iterator[Ca
     layer = torch.nn.LSTM(width, width).to(device)
     x = torch.rand(length, batch, width, device=device, requires_grad=True)
     output = layer(x)[0].sum()
-    with torch.no_grad():
-        yield lambda: layer(x.detach())
+    yield lambda: layer(x)
     yield partial(torch.autograd.grad, output, [x, *layer.parameters()], retain_graph=True)
 
 
@@ -121,16 +124,31 @@ def _convolution(channels: int, rows: int, device: Any) -> Iterator[Call]:
     yield lambda: aten.convolution_backward(out, x, weight, [channels], *shape, [True, True, True])
 
 
-def chain(device: Any, length: int = 40) -> Call:
-    """Return a step of many tiny operators: what is left beside the kernels is autograd and Python."""
-    weight = torch.rand(16, device=device, requires_grad=True)
-    x = torch.rand(16, device=device)
+def training(device: Any, rows: int, width: int, steps: int) -> Call:
+    """Return a training step of a gated cell with heads, norm and mixing: operators, views and autograd.
+
+    With tiny sizes it shows what an operator costs beside its kernel, with real ones how much dearer
+    kernels are in a step, where nothing is warm, than alone.
+    """
+    gates = torch.nn.Linear(2 * width, 4 * width).to(device)
+    norm = torch.nn.LayerNorm(width).to(device)
+    heads = torch.randn(4, width // 4, width // 4, device=device, requires_grad=True)
+    x = torch.rand(rows, steps, width, device=device)
+    trained = [*gates.parameters(), *norm.parameters(), heads]
 
     def step() -> None:
-        weight.grad = None
-        state = x
-        for _ in range(length):
-            state = torch.tanh(state * weight + x)
-        torch.autograd.backward(state.sum())
+        state, cell, states = x[:, 0], x[:, 0], []
+        for i in range(steps):
+            mixed = (
+                torch.bmm(state.view(rows, 4, -1).transpose(0, 1), heads).transpose(0, 1).reshape(rows, -1)
+            )
+            parts = gates(torch.cat([x[:, i], mixed], -1)).view(rows, 4, width).unbind(1)
+            kept, new, shown, value = (*(torch.sigmoid(part) for part in parts[:3]), torch.tanh(parts[3]))
+            cell = kept * cell + new * value
+            state = shown * torch.tanh(cell)
+            states.append(state)
+        out = norm(torch.stack(states, 1))
+        scores = torch.softmax(out @ out.transpose(1, 2) / width, -1) @ out
+        torch.autograd.grad((torch.nn.functional.gelu(out) + scores).square().mean(), trained)
 
     return step
