@@ -99,5 +99,8 @@ def test_only_the_light_modules_are_loaded_without_perf():
     """What is not needed is not loaded: the measuring run comes with --perf only."""
     code = "import sys, perfsuite.plugin; print(sorted(m for m in sys.modules if m.startswith('perfsuite')))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    expected = ["perfsuite", *(f"perfsuite.{m}" for m in ("counts", "errors", "options", "plugin", "records", "units"))]
+    expected = [
+        "perfsuite",
+        *(f"perfsuite.{m}" for m in ("counts", "errors", "options", "plugin", "records", "units")),
+    ]
     assert f"{expected}\n" == ran.stdout
