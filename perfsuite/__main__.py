@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from perfsuite.errors import PerfsuiteError
 
@@ -27,11 +28,31 @@ def _doctor(_: argparse.Namespace) -> str:
     return "\n".join(diagnose())
 
 
+def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", help="name of the card's entry, used as --perf-device=model:NAME")
+    parser.add_argument("--device", default="cpu", help="device to measure: cpu (default), cuda or cuda:N")
+    parser.add_argument("--sheet", help="the table's card to correct; needed for CUDA (a10, t4, …)")
+
+
+def _calibrate(arguments: argparse.Namespace) -> str:
+    from perfsuite.devices import card_file
+    from perfsuite.devices.calibration import calibrate
+
+    card = calibrate(arguments.name, arguments.device, arguments.sheet, Path.cwd())
+    path = card_file.write(card, Path.cwd())
+    return f"{card.title} written to {path.name}; use it with --perf-device=model:{card.name}"
+
+
 COMMANDS = {
     "doctor": Command(
         "say what can be measured on the GPUs of this machine; fails where there is none",
         _no_arguments,
         _doctor,
+    ),
+    "calibrate": Command(
+        "measure some operators on the device at hand and write its entry for --perf-device=model:NAME",
+        _calibrate_arguments,
+        _calibrate,
     ),
 }
 

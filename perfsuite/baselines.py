@@ -32,6 +32,7 @@ class Stored:
     path: Path | None = None
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by reading
+    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     environment: Environment | None = None
 
 
@@ -92,7 +93,8 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
                 f"baseline {path} cannot be used: it was taken elsewhere ({reason}) and moved here by hand\n"
                 "  delete it and run pytest --save-baseline"
             )
-        stored = Stored(match, reason, path, _values(document), _conditions(document), environment)
+        places = {name: reading.get("places", {}) for name, reading in document["readings"].items()}
+        stored = Stored(match, reason, path, _values(document), _conditions(document), places, environment)
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from perfsuite.devices import Device, Timing
-from perfsuite.records import METRICS, Reading
+from perfsuite.metrics import METRICS
+from perfsuite.records import Reading
 from perfsuite.statistics import median
 
 
@@ -23,7 +24,13 @@ def watched(item: Any, device: Device) -> Iterator[Watched]:
     """Watch a test that uses the benchmark fixture; do nothing to any other."""
     fixture = getattr(item, "funcargs", {}).get("benchmark")
     seen = Watched()
-    if fixture is None or not hasattr(fixture, "extra_info") or not hasattr(fixture, "_timer"):
+    # A modelled device has no clock to lend: the fixture's own would be passed off as the card's.
+    if (
+        device.modelled
+        or fixture is None
+        or not hasattr(fixture, "extra_info")
+        or not hasattr(fixture, "_timer")
+    ):
         yield seen
         return
     if device.is_accelerator:

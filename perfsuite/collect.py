@@ -5,13 +5,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from perfsuite.errors import InvalidMarker
-from perfsuite.records import METRICS, Expectation, Limit, Match, Metric, Settings, Tolerance
+from perfsuite.metrics import METRICS, Metric, Tolerance
+from perfsuite.records import Expectation, Limit, Match, Settings
 from perfsuite.units import Unit, parse
 
 LIMITS: Mapping[str, Metric] = {metric.limit_name: metric for metric in METRICS.values()}
 SETTING_UNITS: Mapping[str, Unit | type | tuple[str, ...]] = {
     "tolerance": Unit.FRACTION,
     "memory_tolerance": Unit.FRACTION,
+    "count_tolerance": Unit.FRACTION,
     "min_time": Unit.SECONDS,
     "max_time": Unit.SECONDS,
     "device": str,
@@ -85,6 +87,7 @@ def expect(
     settings: Settings,
     *,
     stored: Mapping[str, Mapping[str, float]],
+    places: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
     match: Match,
     match_reason: str,
     device_tolerances: Mapping[str, Tolerance],
@@ -101,6 +104,7 @@ def expect(
         match_reason=match_reason,
         stored=stored,
         conditions=(conditions or {}) if match is Match.EXACT else {},
+        places=places or {},
         settings=settings,
     )
 
@@ -114,12 +118,18 @@ def _baseline_limits(
         tolerance = device_tolerances.get(name, metric.tolerance)
         if metric.tolerance is None or tolerance is None:
             continue
-        asked = settings.tolerance if metric.is_timing else settings.memory_tolerance
-        relative = tolerance.relative if asked is None else asked
+        asked = _asked_tolerance(metric, settings)
+        relative = tolerance.relative if asked is None else max(asked, tolerance.least)
         allowed = max(relative * value, tolerance.absolute)
         bound = max(value - allowed, 0.0) if metric.higher_is_better else value + allowed
         limits.append(Limit(metric, bound, BASELINE, reference=value, tolerance=relative))
     return tuple(limits)
+
+
+def _asked_tolerance(metric: Metric, settings: Settings) -> float | None:
+    if metric.is_count:
+        return settings.count_tolerance
+    return settings.tolerance if metric.is_timing else settings.memory_tolerance
 
 
 def _known() -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from perfsuite.batches import LoaderFacts, count_samples
 from perfsuite.devices import Device, Timing, Window
 from perfsuite.errors import UnusableStep
-from perfsuite.records import Kind, Reading
+from perfsuite.metrics import Kind
+from perfsuite.records import Reading
 from perfsuite.statistics import median, relative_error
 from perfsuite.warmup import Warmup, warm_up
 

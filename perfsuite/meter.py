@@ -2,14 +2,19 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from perfsuite.collect import parse_limits
 from perfsuite.devices import Device
 from perfsuite.errors import UnusableStep
 from perfsuite.measure import Plan, measure_loop, measure_step
-from perfsuite.pairs import measure_pair
+from perfsuite.modelled import model_loop, model_pair, model_step
+from perfsuite.pairs import difference, measure_pair
 from perfsuite.records import Limit, Reading
+from perfsuite.units import Unit, parse
+
+if TYPE_CHECKING:
+    from perfsuite.devices.model import ModelDevice
 
 _CALL = "the perf call"
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
@@ -30,12 +35,19 @@ class Perf:
         self._plan = plan
         self._faults = faults
         self._cooldown = cooldown_seconds
+        self._model = cast("ModelDevice", device) if device.modelled else None
         self.kept: list[tuple[Reading, tuple[Limit, ...]]] = []
 
     @property
     def device(self) -> str:
         """The device in torch's spelling: `model.to(perf.device)`."""
-        return self._device.name
+        return str(getattr(self._device, "torch_name", self._device.name))
+
+    def close(self) -> None:
+        """Let a device that watches the test alone again."""
+        end = getattr(self._device, "end_test", None)
+        if end is not None:
+            end()
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -49,11 +61,13 @@ class Perf:
         asked = parse_limits(limits, _CALL)
         _check_callable(step, "step")
         _check_samples(samples_per_step)
-        return self._keep(
-            lambda free: measure_step(step, self._device, self._plan, samples_per_step, free),
-            name or "step",
-            asked,
-        )
+
+        def measure(free: str) -> Reading:
+            if self._model is not None:
+                return model_step(step, self._model, self._plan.progress, samples_per_step)
+            return measure_step(step, self._device, self._plan, samples_per_step, free)
+
+        return self._keep(measure, name or "step", asked)
 
     def loop(
         self,
@@ -61,23 +75,32 @@ class Perf:
         step: Callable[[Any], Any],
         *,
         samples_per_step: int | Callable[[Any], int] | None = None,
+        modelled_batch_time: object = None,
         name: str = "",
         **limits: object,
     ) -> Reading:
-        """Measure a training loop and the time it waits for data: perf.loop(loader, train_step)."""
+        """Measure a training loop and the time it waits for data: perf.loop(loader, train_step).
+
+        `modelled_batch_time` states what a batch costs one process ("20 ms"); a modelled device waits by it.
+        """
         asked = parse_limits(limits, _CALL)
         _check_callable(step, "step")
         if not isinstance(loader, Iterable):
             raise UnusableStep(f"perf.loop needs a loader to iterate over, got {type(loader).__name__}")
         if samples_per_step is not None and not callable(samples_per_step):
             _check_samples(samples_per_step)
-        return self._keep(
-            lambda free: measure_loop(
-                loader, step, self._device, self._plan, samples=samples_per_step, name=free
-            ),
-            name or "loop",
-            asked,
-        )
+        stated = None if modelled_batch_time is None else parse(modelled_batch_time, Unit.SECONDS)
+
+        def measure(free: str) -> Reading:
+            if self._model is None:
+                return measure_loop(
+                    loader, step, self._device, self._plan, samples=samples_per_step, name=free
+                )
+            return model_loop(
+                loader, step, self._model, self._plan.progress, samples=samples_per_step, batch_seconds=stated
+            )
+
+        return self._keep(measure, name or "loop", asked)
 
     def compare(
         self,
@@ -101,19 +124,28 @@ class Perf:
         _check_callable(without, "without")
         _check_callable(with_, "with_")
         _check_samples(samples_per_step)
-        return self._keep(
-            lambda free: measure_pair(
+
+        def measure(free: str) -> Reading:
+            if self._model is None:
+                return measure_pair(
+                    without,
+                    with_,
+                    self._device,
+                    self._plan,
+                    samples_per_step=samples_per_step,
+                    name=free,
+                    read_result=result,
+                )
+            return model_pair(
                 without,
                 with_,
-                self._device,
-                self._plan,
+                self._model,
+                self._plan.progress,
                 samples_per_step=samples_per_step,
-                name=free,
-                read_result=result,
-            ),
-            name or "comparison",
-            asked,
-        )
+                difference=None if result is None else difference(without(), with_(), result),
+            )
+
+        return self._keep(measure, name or "comparison", asked)
 
     def _keep(self, measure: Callable[[str], Reading], name: str, limits: tuple[Limit, ...]) -> Reading:
         """Measure under a free name; what does not count is measured once more, after a rest."""
@@ -124,6 +156,7 @@ class Perf:
             reading = measure(free)
             note = f"measured twice: the first time did not count ({'; '.join(first)})"
             reading = replace(reading, notes=(*reading.notes, note))
+        reading = replace(reading, name=free)
         self.kept.append((reading, limits))
         return reading
 

@@ -32,7 +32,7 @@ def measure_pair(
 ) -> Reading:
     """Measure `with_` against `without`; the reading is of `with_`, the other arm rides along."""
     with quiet_garbage():
-        difference = None if read_result is None else _difference(without(), with_(), read_result)
+        differs = None if read_result is None else difference(without(), with_(), read_result)
         warmups = [warm_up(arm, device, plan.max_seconds / 2, plan.progress) for arm in (without, with_)]
         watch = device.start()  # not for its clock: to know whether the pairs count
         try:
@@ -53,7 +53,7 @@ def measure_pair(
         speedup=ratio,
         speedup_low=low,
         speedup_high=high,
-        difference=difference,
+        difference=differs,
         invalid=(*watched.invalid, *fast.invalid),
         conditions=watched.conditions,
         without=replace(slow, name=f"{name} without".strip()),
@@ -108,7 +108,7 @@ def _timed_in_pairs(reading: Reading, times: Sequence[float], samples_per_step: 
     )
 
 
-def _difference(without: Any, with_: Any, read_result: Callable[[Any], Any]) -> float:
+def difference(without: Any, with_: Any, read_result: Callable[[Any], Any]) -> float:
     """Return the largest difference of the two results relative to the size of the first."""
     expected, actual = _numbers(read_result(without)), _numbers(read_result(with_))
     if len(expected) != len(actual):

@@ -1,114 +1,10 @@
-"""The nouns of the line: Metric, Reading, Limit, Verdict, Expectation, Result; they hold and do nothing."""
+"""The nouns of the line: Reading, Limit, Verdict, Expectation, Result; they hold and do nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
 
-from perfsuite.units import Unit
-
-Kind = Literal["step", "loop", "comparison", "benchmark"]
-_ALL_KINDS: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark"})
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How far a reading may fall behind its baseline: a share of it, and never less than an amount."""
-
-    relative: float
-    absolute: float = 0.0
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One figure of a reading; the only place that knows whether higher is better."""
-
-    name: str
-    field: str
-    label: str
-    unit: Unit
-    higher_is_better: bool
-    is_timing: bool = False
-    tolerance: Tolerance | None = None
-    gated_kinds: frozenset[Kind] = frozenset()  # the readings whose baseline gates it; elsewhere it is told
-    kinds: frozenset[Kind] = _ALL_KINDS
-    judged_field: str | None = None  # the cautious end of an interval, where the figure has one
-    via: str = ""  # the field whose absence explains this one's
-
-    @property
-    def limit_name(self) -> str:
-        """Return the marker argument that limits this metric."""
-        return f"{'min' if self.higher_is_better else 'max'}_{self.name}"
-
-    def is_better(self, one: float, other: float) -> bool:
-        """Tell whether one value beats the other."""
-        return one > other if self.higher_is_better else one < other
-
-
-_SERIES = "utilization"
-_ROWS = (
-    Metric(
-        "samples_per_s",
-        "samples_per_s",
-        "samples/s",
-        Unit.PER_SECOND,
-        True,
-        is_timing=True,
-        tolerance=Tolerance(0.10),
-        gated_kinds=frozenset({"loop"}),  # a stall now and then moves this and leaves the median alone
-    ),
-    Metric("utilization", "utilization", "utilization", Unit.FRACTION, True),
-    Metric("utilization_swing", "utilization_swing", "utilization swing", Unit.FRACTION, False, via=_SERIES),
-    Metric("idle_stretch", "idle_stretch_seconds", "longest idle stretch", Unit.SECONDS, False, via=_SERIES),
-    Metric("kernel_busy", "kernel_busy", "kernel-busy share", Unit.FRACTION, True),
-    Metric(
-        "peak_memory",
-        "peak_memory_bytes",
-        "peak memory",
-        Unit.BYTES,
-        False,
-        tolerance=Tolerance(0.005),
-        gated_kinds=_ALL_KINDS,
-    ),
-    Metric(
-        "step_time",
-        "step_seconds",
-        "step time",
-        Unit.SECONDS,
-        False,
-        is_timing=True,
-        tolerance=Tolerance(0.10),
-        gated_kinds=_ALL_KINDS - {"loop"},  # the median: another process on the machine hardly moves it
-    ),
-    Metric("data_wait", "data_wait", "data wait", Unit.FRACTION, False, kinds=frozenset({"loop"})),
-    Metric(
-        "speedup",
-        "speedup",
-        "speed-up",
-        Unit.RATIO,
-        True,
-        is_timing=True,
-        tolerance=Tolerance(0.10),
-        gated_kinds=frozenset({"comparison"}),
-        kinds=frozenset({"comparison"}),
-        judged_field="speedup_low",
-    ),
-    Metric(
-        "difference",
-        "difference",
-        "difference of results",
-        Unit.RATIO,
-        False,
-        kinds=frozenset({"comparison"}),
-    ),
-)
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ROWS}
-
-
-def primary_metric(kind: Kind) -> Metric:
-    """Return the one timing that a kind of reading is compared by."""
-    gated = [metric for metric in _ROWS if metric.is_timing and kind in metric.gated_kinds]
-    return gated[-1]  # a comparison's speed-up before its step time
+from perfsuite.metrics import Kind, Metric
 
 
 @dataclass(frozen=True)
@@ -135,7 +31,13 @@ class Reading:
     speedup_low: float | None = None
     speedup_high: float | None = None
     difference: float | None = None
+    counts: Mapping[str, float] = field(default_factory=dict)  # metric → figure
     modelled: bool = False
+    places: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # metric → place in the code → count
+    lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
+    series: tuple[float, ...] = ()  # utilization over time, where it is known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()  # why this measurement does not count
@@ -144,13 +46,13 @@ class Reading:
 
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
-        value: float | None = getattr(self, metric.field)
-        return value
+        value: float | None = getattr(self, metric.field, None)
+        return self.counts.get(metric.name) if metric.is_count else value
 
     def judged(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is judged: the cautious end where there is an interval."""
-        value: float | None = getattr(self, metric.judged_field or metric.field)
-        return value
+        value: float | None = getattr(self, metric.judged_field) if metric.judged_field else None
+        return value if metric.judged_field else self.value(metric)
 
 
 @dataclass(frozen=True)
@@ -206,6 +108,7 @@ class Settings:
     device: str = "auto"
     tolerance: float | None = None
     memory_tolerance: float | None = None
+    count_tolerance: float | None = None
     min_time: float | None = None
     max_time: float | None = None
     strict: bool = False
@@ -223,6 +126,9 @@ class Expectation:
     match_reason: str = ""
     stored: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → metric → value
     conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → condition → value
+    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(
+        default_factory=dict
+    )  # reading → metric → place
     settings: Settings = Settings()
 
 

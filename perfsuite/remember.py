@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfsuite.environment import Environment
-from perfsuite.records import METRICS, Reading, Result
+from perfsuite.metrics import METRICS, Metric
+from perfsuite.records import Reading, Result
 from perfsuite.schema import MAX_ROUNDS, SCHEMA
+from perfsuite.units import Unit
 
 
 def remember(results: Iterable[Result], environments: dict[str, Environment]) -> dict[str, dict[str, Any]]:
@@ -42,7 +44,7 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
         "samples": reading.samples,
         "metrics": {
             metric.name: {
-                "value": _rounded(value),
+                "value": value if _is_exact(metric, reading) else _rounded(value),
                 "unit": metric.unit.value,
                 "higher_is_better": metric.higher_is_better,
             }
@@ -52,7 +54,17 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
         **({"conditions": _all_rounded(reading.conditions)} if reading.conditions else {}),
         "reported": _all_rounded(reading.reported),
         "rounds": [_rounded(value) for value in rounds(reading.rounds)],
+        **(
+            {"places": {name: dict(counts) for name, counts in reading.places.items()}}
+            if reading.places
+            else {}
+        ),
     }
+
+
+def _is_exact(metric: Metric, reading: Reading) -> bool:
+    # A count is gated to the last digit, so it is stored to the last digit.
+    return metric.is_count or (reading.modelled and metric.unit is Unit.BYTES)
 
 
 def rounds(steps: Sequence[float], most: int = MAX_ROUNDS) -> list[float]:

@@ -91,6 +91,7 @@ class PerfRun:
                 settings,
                 stored=stored.values,
                 conditions=stored.conditions,
+                places=stored.places,
                 match=stored.match,
                 match_reason=stored.reason,
                 device_tolerances=device.tolerances,
@@ -122,6 +123,12 @@ class PerfRun:
         if name not in self._devices:
             self._devices[name] = _open(self._config, name)
         return self._devices[name]
+
+    @pytest.hookimpl(tryfirst=True)  # before the test's fixtures go
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        """Let the device forget the test, whatever became of it."""
+        if METER in item.stash:
+            item.stash[METER].close()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -202,4 +209,4 @@ def _answer_invalid(result: Result) -> None:
 
 def _open(config: pytest.Config, name: str) -> Device:
     offered: Device | None = config.hook.pytest_perf_device(config=config, name=name)
-    return offered if offered is not None else open_device(name)
+    return offered if offered is not None else open_device(name, config.rootpath)

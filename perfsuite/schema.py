@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from perfsuite.records import METRICS
+from perfsuite.metrics import METRICS
 
 SCHEMA = "perfsuite-baseline/1"
 MAX_BYTES = 1_000_000
@@ -51,6 +51,7 @@ def _reading(reading: Mapping[str, Any], where: str) -> None:
         _metric(name, _mapping(entry, f"{name} of {where}"), f"{name} of {where}")
     for name, value in _mapping(reading.get("conditions", {}), f"conditions of {where}").items():
         _number(value, f"condition {name} of {where}")
+    _places(reading.get("places", {}), f"places of {where}")
     rounds = reading["rounds"]
     if not isinstance(rounds, list) or len(rounds) > MAX_ROUNDS:
         raise InvalidDocument(f"rounds of {where} is not a list of at most {MAX_ROUNDS} numbers")
@@ -70,6 +71,14 @@ def _metric(name: str, entry: Mapping[str, Any], where: str) -> None:
         raise InvalidDocument(
             f"{where} says higher_is_better={entry['higher_is_better']!r}: the wrong direction"
         )
+
+
+def _places(value: object, where: str) -> None:
+    for name, counts in _mapping(value, where).items():
+        if name not in METRICS:
+            raise InvalidDocument(f"{where}: {name!r} is not a metric; known: {', '.join(METRICS)}")
+        for place, count in _mapping(counts, f"{name} in {where}").items():
+            _number(count, f"{name} at {place!r} in {where}")
 
 
 def _number(value: object, where: str) -> None:

@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from perfsuite.devices import Device
 
 
+_MODEL_HINT = "; --perf --perf-device=model:a10 counts and predicts it on a modelled one"
+
+
 def is_perf_test(item: pytest.Item) -> bool:
     """Tell whether a test asks to be measured: by the marker, or by our own perf fixture."""
     return item.get_closest_marker("perf") is not None or _uses_our_fixture(item)
@@ -64,7 +67,7 @@ def skip_reason(item: pytest.Item, device: "Device | None", *, is_on: bool) -> s
     if device is None:
         return _skip_without_run(needed)
     if not device.is_accelerator:
-        return f"needs an accelerator, --perf-device is {device.name}"
+        return f"needs an accelerator, --perf-device is {device.name}{_MODEL_HINT}"
     return None if device.count() >= needed else f"needs {needed} accelerators, there are {device.count()}"
 
 
@@ -76,7 +79,7 @@ def _skip_without_run(needed: int) -> str | None:
     if count >= needed:
         return None
     return (
-        "needs an accelerator, torch sees none"
+        f"needs an accelerator, torch sees none{_MODEL_HINT}"
         if count == 0
         else f"needs {needed} accelerators, there are {count}"
     )

@@ -13,6 +13,7 @@ class Unit(Enum):
     SECONDS = "seconds"
     PER_SECOND = "1/s"
     RATIO = "ratio"
+    COUNT = "count"
 
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*\Z")
@@ -44,6 +45,7 @@ _SUFFIXES: dict[Unit, dict[str, float]] = {
     },
     Unit.PER_SECOND: {"": 1, "/s": 1, "1/s": 1, "k/s": 1e3},
     Unit.RATIO: {"": 1, "x": 1, "×": 1, "%": 0.01},
+    Unit.COUNT: {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12},
 }
 
 _EXAMPLES = {
@@ -52,6 +54,7 @@ _EXAMPLES = {
     Unit.SECONDS: '"30 ms", "2 s" or a number of seconds',
     Unit.PER_SECOND: "2000",
     Unit.RATIO: '1.3 or "1.3x"',
+    Unit.COUNT: '250, "250 k" or "3 G"',
 }
 
 
@@ -82,13 +85,14 @@ _NAMES = {
     Unit.SECONDS: "duration",
     Unit.PER_SECOND: "rate",
     Unit.RATIO: "ratio",
+    Unit.COUNT: "count",
 }
 
 _BYTE_STEPS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SECOND_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def show(value: float | None, unit: Unit) -> str:
+def show(value: float | None, unit: Unit) -> str:  # noqa: PLR0911  one way for each unit
     """Return a number as a person reads it, "–" for what was not measured."""
     if value is None:
         return "–"
@@ -103,6 +107,8 @@ def show(value: float | None, unit: Unit) -> str:
             return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
         case Unit.RATIO:
             return f"{value:.2f}×" if value >= 0.01 or value == 0 else f"{value:.1e}"
+        case Unit.COUNT:
+            return f"{value:,.0f}" if value == int(value) else f"{value:,.2f}"
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...], otherwise: str) -> str:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from perfsuite.errors import DeviceMissing
-from perfsuite.records import Tolerance
+from perfsuite.metrics import Tolerance
 
-KNOWN = ("auto", "cpu", "cuda", "cuda:N")
+KNOWN = ("auto", "cpu", "cuda", "cuda:N", "model:CARD")
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Device(Protocol):
         """Let the device rest before a measurement that did not count is repeated."""
 
 
-def open_device(name: str) -> Device:
+def open_device(name: str, root: Path | None = None) -> Device:
     """Return the device of that name, or say why it cannot be had."""
     if name == "cpu":
         from perfsuite.devices.cpu import CpuDevice
@@ -108,4 +109,8 @@ def open_device(name: str) -> Device:
         from perfsuite.devices.cuda import open_cuda
 
         return open_cuda(int(index) if index else None)
+    if kind == "model" and index:
+        from perfsuite.devices.model import open_model
+
+        return open_model(index, root)
     raise DeviceMissing(f"unknown device {name!r}; known: {', '.join(KNOWN)}")

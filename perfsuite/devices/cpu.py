@@ -11,7 +11,7 @@ from pathlib import Path
 from perfsuite.devices import DeviceFacts, Timing
 from perfsuite.devices.cpu_name import cpu_name
 from perfsuite.devices.torch_access import compile_state, load_torch
-from perfsuite.records import Tolerance
+from perfsuite.metrics import Tolerance
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")

@@ -13,7 +13,7 @@ from perfsuite.devices.nvml import Nvml, open_nvml
 from perfsuite.devices.sampler import Sampler
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
-from perfsuite.records import Tolerance
+from perfsuite.metrics import Tolerance
 
 # Events of one stream that do not add up to the wall time: work runs on other streams.
 _STREAM_MISMATCH = 0.02

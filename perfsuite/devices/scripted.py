@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.records import Tolerance
+from perfsuite.metrics import Tolerance
 
 
 class ScriptedDevice:

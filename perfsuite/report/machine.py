@@ -9,7 +9,8 @@ from math import isfinite
 from typing import Any
 
 from perfsuite.environment import Environment
-from perfsuite.records import METRICS, Reading, Result
+from perfsuite.metrics import METRICS
+from perfsuite.records import Reading, Result
 from perfsuite.report.terminal import against_baseline
 from perfsuite.statistics import deviation, mean, median, quantile
 
@@ -87,6 +88,8 @@ def _benchmark(
                 "conditions": dict(reading.conditions),
                 "notes": list(reading.notes),
                 "invalid": list(result.invalid),
+                "places": {name: dict(counts) for name, counts in reading.places.items()},
+                "utilization_series": list(reading.series),
                 "against_baseline": against_baseline(result, reading),
                 "verdicts": [
                     {"outcome": v.outcome.value, "limit": v.limit.metric.limit_name if v.limit else None}

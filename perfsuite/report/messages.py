@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable, Mapping
 
-from perfsuite.records import METRICS, Metric, Outcome, Reading, Result, Verdict
+from perfsuite.metrics import METRICS, Metric
+from perfsuite.records import Limit, Outcome, Reading, Result, Verdict
+from perfsuite.report.whereabouts import where
 from perfsuite.units import Unit, show
 
 
@@ -73,7 +75,9 @@ def metric_label(metric: Metric, reading: Reading | None) -> str:
     """Return a metric's name, with the device where the name alone would promise too much."""
     label = metric.label
     if metric.name == "utilization" and reading is not None:
-        label = f"{reading.device.split(':')[0].upper().replace('CUDA', 'GPU')} {label}"
+        label = (
+            f"{reading.device.split(':')[0].upper().replace('CUDA', 'GPU').replace('MODEL', 'GPU')} {label}"
+        )
     return f"modelled {label}" if reading is not None and reading.modelled else label
 
 
@@ -89,9 +93,15 @@ def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Itera
     if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
         yield from _where_time_went(reading, result)
         yield from (note for note in reading.notes if not _explains_absence(note))
+    yield from where(limit.metric, reading, _places_before(limit, reading, result))
     if limit.reference is not None:
         worse = "slower" if limit.metric.is_timing else "larger"
         yield f"if the {worse} figure is meant: delete this test's baseline and run pytest --save-baseline"
+
+
+def _places_before(limit: Limit, reading: Reading, result: Result) -> Mapping[str, Mapping[str, float]]:
+    # A marker's limit says nothing about what was there before.
+    return result.expectation.places.get(reading.name, {}) if limit.reference is not None else {}
 
 
 def _explains_absence(note: str) -> bool:
@@ -121,3 +131,5 @@ def properties(result: Result) -> Iterable[tuple[str, object]]:
             if (value := reading.value(metric)) is not None:
                 yield f"{prefix}{metric.name}", value
         yield f"{prefix}device", reading.device
+        if reading.modelled:
+            yield f"{prefix}modelled", True

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfsuite.records import METRICS, Match, Metric, Outcome, Reading, Result, primary_metric
+from perfsuite.metrics import METRICS, Metric, primary_metric
+from perfsuite.records import Match, Outcome, Reading, Result
 from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
 
 _LEAST_NAME = 24
+_HOW = "figures are"
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,9 @@ class Column:
     metric: Metric | None = None
 
     def cell(self, reading: Reading) -> str:
-        """Return a metric's figure of a reading."""
+        """Return a metric's figure of a reading, or how it was come by."""
+        if self.title == _HOW:
+            return "modelled" if reading.modelled else "measured"
         return show(reading.value(self.metric), self.metric.unit) if self.metric else ""
 
 
@@ -74,9 +78,15 @@ _COLOURS = {"failed": "red", "improved": "green", "ok": "", "near": "yellow", "i
 
 def _columns(readings: Iterable[Reading]) -> list[Column]:
     shown = ["samples_per_s", "utilization", "peak_memory", "step_time"]
+    readings = list(readings)
     kinds = {reading.kind for reading in readings}
     shown += [name for name in ("data_wait", "speedup") if METRICS[name].kinds & kinds]
-    return [Column(METRICS[name].label, METRICS[name]) for name in shown]
+    counted = [
+        name for name in ("kernels", "syncs") if any(r.value(METRICS[name]) is not None for r in readings)
+    ]
+    columns = [Column(METRICS[name].label, METRICS[name]) for name in shown]
+    columns += [Column(METRICS[name].label.removesuffix(" per step"), METRICS[name]) for name in counted]
+    return [*columns, Column(_HOW)] if any(reading.modelled for reading in readings) else columns
 
 
 def _test_name(result: Result, reading: Reading) -> str:

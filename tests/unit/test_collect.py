@@ -6,7 +6,8 @@ import pytest
 
 from perfsuite.collect import expect, parse_limits, parse_markers
 from perfsuite.errors import InvalidMarker
-from perfsuite.records import METRICS, Match, Settings, Tolerance
+from perfsuite.metrics import METRICS, Tolerance
+from perfsuite.records import Match, Settings
 
 
 @dataclass
@@ -28,6 +29,16 @@ def test_every_metric_has_one_limit_name():
         "max_data_wait",
         "min_speedup",
         "max_difference",
+        "max_kernels",
+        "max_syncs",
+        "max_h2d_bytes",
+        "max_d2h_bytes",
+        "max_blocking_copies",
+        "max_flops",
+        "max_parameter_memory",
+        "max_gradient_memory",
+        "max_optimizer_memory",
+        "max_activation_memory",
     ] == [metric.limit_name for metric in METRICS.values()]
 
 

@@ -8,14 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfsuite.judge import judge, judge_unmeasured
-from perfsuite.records import METRICS, Limit, Outcome, Reading
+from perfsuite.metrics import METRICS
+from perfsuite.records import Limit, Outcome, Reading
 
 READING = Reading("step", "step", "cpu", 10, 3, 100, 1.0, (0.1,) * 10)
 FINITE = st.floats(min_value=1e-9, max_value=1e12)
 
 
 def outcome(metric, value, bound, reference=None, kind="step"):
-    reading = replace(READING, kind=kind, **{METRICS[metric].judged_field or METRICS[metric].field: value})
+    row = METRICS[metric]
+    figure = {"counts": {metric: value}} if row.is_count else {row.judged_field or row.field: value}
+    reading = replace(READING, kind=kind, **figure)
     return [v.outcome for v in judge(reading, [Limit(METRICS[metric], bound, "test", reference)])]
 
 

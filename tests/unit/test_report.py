@@ -11,7 +11,8 @@ import pytest
 from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.judge import judge, judge_unmeasured
-from perfsuite.records import METRICS, Expectation, Limit, Match, Outcome, Reading, Result, Verdict
+from perfsuite.metrics import METRICS
+from perfsuite.records import Expectation, Limit, Match, Outcome, Reading, Result, Verdict
 from perfsuite.report import machine, terminal
 from perfsuite.report.messages import failure_text, properties
 

@@ -1,0 +1,46 @@
+"""Let torch's Python code choose as it would for CUDA tensors, and look into batches for tensors."""
+
+import contextlib
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors inside any container."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from tensors_in(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from tensors_in(entry)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for item in fields(value):
+            yield from tensors_in(getattr(value, item.name))
+
+
+@contextlib.contextmanager
+def as_on_cuda() -> Iterator[None]:
+    """Let optimizers choose as on CUDA (foreach), and compiled functions run as they are written."""
+    import torch.optim.optimizer as optimizers
+
+    module: Any = optimizers
+    supported, compile_ = module._get_foreach_kernels_supported_devices, torch.compile
+
+    def as_written(model: Any = None, **_: Any) -> Any:
+        return model if model is not None else lambda decorated: decorated
+
+    # What was compiled before the test runs as written too; asking without need would load the compiler.
+    is_loaded = "torch._dynamo" in sys.modules
+    module._get_foreach_kernels_supported_devices = lambda: [*supported(), "cpu"]
+    torch.compile = as_written
+    try:
+        with torch.compiler.set_stance("force_eager") if is_loaded else contextlib.nullcontext():
+            yield
+    finally:
+        module._get_foreach_kernels_supported_devices, torch.compile = supported, compile_

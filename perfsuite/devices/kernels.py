@@ -1,0 +1,87 @@
+"""What is known of one kernel launch, and what a step is made of; plain records without torch."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from perfsuite.devices.places import UNKNOWN, Place
+
+
+class Family(Enum):
+    """Which cost rule a kernel follows."""
+
+    LINEAR = "linear"  # one matrix product
+    BMM = "bmm"  # a batch of them
+    CONVOLUTION = "convolution"
+    ATTENTION = "attention"
+    RECURRENCE = "recurrence"
+    ELEMENTWISE = "element-wise"
+    REDUCTION = "reduction"
+    SOFTMAX = "softmax"
+    LAYER_NORM = "layer norm"
+    MULTI_TENSOR = "multi-tensor"  # foreach and fused optimizers
+    BYTES = "bytes only"  # an operator without a rule of its own
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One operator's work on the device."""
+
+    op: str
+    family: Family
+    flops: float
+    read_bytes: int
+    written_bytes: int
+    precision: str  # float32, float16, bfloat16, …
+    launches: int = 1
+    problem: tuple[int, int, int, int] = (
+        1,
+        0,
+        0,
+        0,
+    )  # batch, m, n, k of a product; 1, rows, width, 0 of a row op
+
+    @property
+    def moved_bytes(self) -> int:
+        """Return what the kernel reads and writes."""
+        return self.read_bytes + self.written_bytes
+
+
+@dataclass(frozen=True, eq=False)  # shared by all launches of a kernel from a line, and counted by identity
+class Launch:
+    """A kernel put into the device's queue."""
+
+    kernel: Kernel
+    place: Place
+
+
+@dataclass(frozen=True)
+class Sync:
+    """The host waits until the device's queue is empty."""
+
+    op: str
+    place: Place
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Bytes over the bus."""
+
+    direction: Literal["h2d", "d2h"]
+    size_bytes: int
+    pinned: bool
+    blocking: bool  # the host waits for it
+    place: Place
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """An operator on tensors of the host: costs the host time and launches nothing."""
+
+    op: str
+    size_bytes: int
+    place: Place
+
+
+VIEW = HostWork("view", 0, UNKNOWN)  # launches nothing, yet the host has to make it
+Event = Launch | Sync | Copy | HostWork

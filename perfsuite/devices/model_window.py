@@ -1,0 +1,127 @@
+"""One stretch of steps on a modelled card: events and memory in, counted figures and predicted times out."""
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from perfsuite.devices import Timing
+from perfsuite.devices.ghosts import Ghosts
+from perfsuite.devices.gpus import Card
+from perfsuite.devices.kernels import Event, Launch
+from perfsuite.devices.kinds import classify_gradients, find_parameters
+from perfsuite.devices.tally import Tally, tally
+from perfsuite.devices.timeline import Played, Timeline, utilization_series
+from perfsuite.devices.watching import Watcher
+
+_ENOUGH_LAUNCHES, _ENOUGH_FLOPS = 20_000, 1e11  # of one window: more steps would tell nothing new
+_HUGE_LAUNCHES, _HUGE_FLOPS = 300_000, 2e12  # of one step: it is run once
+_BUDGET_BYTES = 2**30  # of activations kept whole on the host
+_SERIES_POINTS = 200
+
+
+@dataclass(frozen=True)
+class ModelTiming(Timing):
+    """A timing that was predicted, with what was counted."""
+
+    tally: Tally = field(default_factory=lambda: Tally({}))
+    series: tuple[float, ...] = ()
+    data_wait: float | None = None
+
+
+class ModelWindow:
+    """Steps as lists of events."""
+
+    def __init__(self, watcher: Watcher, card: Card) -> None:
+        self._watcher = watcher
+        self._card = card
+        self.steps: list[list[Event]] = []
+        self._ghosts = Ghosts(watcher.memory, _BUDGET_BYTES)
+        if not watcher.has_residents:
+            watcher.all_resident = True
+        self._parameters = find_parameters(watcher.memory)
+        watcher.events = []
+        watcher.ghosts = self._ghosts
+        watcher.memory.open()
+        watcher.is_counting = True
+
+    def mark(self) -> None:
+        """Note the end of a step."""
+        self._ghosts.end()
+        events, self._watcher.events = self._watcher.events, []
+        classify_gradients(self._watcher.memory, self._parameters)
+        self._watcher.places.forget_forward()
+        self.steps.append(events)
+
+    def is_huge(self) -> bool:
+        """Tell whether a step is too large to be run twice."""
+        launches, flops = self._effort()
+        return launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
+
+    def is_enough(self) -> bool:
+        """Tell whether further steps would only repeat what is known."""
+        launches, flops = self._effort()
+        return launches >= _ENOUGH_LAUNCHES or flops >= _ENOUGH_FLOPS
+
+    def _effort(self) -> tuple[int, float]:
+        launches = [event for events in self.steps for event in events if isinstance(event, Launch)]
+        return len(launches), sum(event.kernel.flops for event in launches)
+
+    def known(self) -> Sequence[float]:
+        """Return nothing: times are known at the end."""
+        return ()
+
+    def stop(self, wait: Callable[[float], float] | None = None) -> ModelTiming:
+        """Add up what was counted and play it on the card's lanes."""
+        peak = self._watcher.memory.close()
+        self.close()
+        timeline = Timeline(self._card)
+        for events in self.steps:
+            timeline.play(events, wait)
+        played = timeline.result()
+        ends = (0.0, *played.step_ends)
+        return ModelTiming(
+            step_seconds=tuple(after - before for before, after in itertools.pairwise(ends)),
+            wall_seconds=played.seconds,
+            utilization=played.busy_share,
+            peak_memory_bytes=float(peak.size_bytes),
+            reported=_reported(played, self._watcher),
+            notes=self._notes(),
+            tally=tally(self.steps, peak),
+            series=tuple(utilization_series(played, played.seconds / _SERIES_POINTS)),
+            data_wait=played.wait_seconds / played.seconds if wait is not None and played.seconds else None,
+        )
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._ghosts.end()
+        self._watcher.is_counting = False
+        self._watcher.events = []
+
+    def _notes(self) -> tuple[str, ...]:
+        watcher, notes = self._watcher, []
+        if watcher.all_resident:
+            notes.append("nothing was moved to perf.device: every tensor is taken to be on the modelled card")
+        if watcher.by_bytes:
+            notes.append(f"costed by their bytes, having no rule: {', '.join(sorted(watcher.by_bytes))}")
+        if watcher.strangers:
+            place, count = next(iter(watcher.strangers.items()))
+            where = f"{place.key.partition(': ')[0]}:{place.line}"
+            notes.append(
+                f"{count} tensor(s) of the host were used as if they were on the card, first at {where}: "
+                "a real card would have refused"
+            )
+        if self._ghosts.count:
+            notes.append(
+                f"activations beyond {_BUDGET_BYTES // 2**30} GiB were kept as shapes: values are void"
+            )
+        if self._card.memory_bytes < watcher.memory.highest_bytes:
+            notes.append(f"more than the {self._card.memory_bytes / 1e9:.0f} GB of the {self._card.title}")
+        return tuple(notes)
+
+
+def _reported(played: Played, watcher: Watcher) -> dict[str, float]:
+    total = played.seconds or 1.0
+    return {
+        **{f"modelled_{cause}_gap_share": seconds / total for cause, seconds in played.gaps.items()},
+        "operators_without_rule": float(len(watcher.by_bytes)),
+    }

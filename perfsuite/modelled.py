@@ -1,0 +1,169 @@
+"""Count and predict steps, loops and pairs on a modelled device; every reading says that it is modelled."""
+
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from perfsuite.batches import LoaderFacts
+from perfsuite.devices.starving import LoaderCosts, Starving
+from perfsuite.measure import Feed, Progress, quiet_garbage, read
+from perfsuite.metrics import Kind
+from perfsuite.records import Reading
+from perfsuite.warmup import Warmup
+
+if TYPE_CHECKING:
+    from perfsuite.devices.model import ModelDevice
+    from perfsuite.devices.model_window import ModelTiming
+
+_MOST_STEPS = 10  # all steps of most trainings are alike; ten show what happens now and then
+_WORKER_START_SECONDS = 0.1  # an interpreter is forked and imports nothing; stated, not measured
+_TIMED_BATCHES = 3
+
+
+def model_step(
+    step: Callable[[], Any], device: "ModelDevice", progress: Progress, samples_per_step: int
+) -> Reading:
+    """Count and predict a callable that takes nothing and does one training step."""
+    timing, warmup = _run(step, device, progress)
+    return _reading(timing, warmup, device, "step", samples_per_step * len(timing.step_seconds))
+
+
+def model_loop(
+    loader: Iterable[Any],
+    step: Callable[[Any], Any],
+    device: "ModelDevice",
+    progress: Progress,
+    *,
+    samples: int | Callable[[Any], int] | None,
+    batch_seconds: float | None,
+) -> Reading:
+    """Count and predict a loop; batches are ready as their cost and the loader's settings tell."""
+    feed = Feed(loader, device, samples)
+
+    def run() -> None:
+        with device.unwatched():
+            batch = feed.next()
+        if getattr(loader, "pin_memory", False):
+            device.pin(batch)  # torch leaves it undone where there is no accelerator
+        step(batch)
+
+    with device.unwatched():
+        costs = _loader_costs(loader, batch_seconds)
+    timing, warmup = _run(run, device, progress, feed.reset, Starving(costs))
+    reading = _reading(timing, warmup, device, "loop", feed.samples)
+    stated = "stated" if batch_seconds is not None else "measured here"
+    return replace(
+        reading,
+        data_wait=timing.data_wait,
+        reported={
+            **reading.reported,
+            "num_workers": float(costs.workers),
+            "batch_seconds": costs.batch_seconds,
+        },
+        notes=(*reading.notes, f"loader: {1e3 * costs.batch_seconds:.3g} ms per batch ({stated})"),
+    )
+
+
+def model_pair(
+    without: Callable[[], Any],
+    with_: Callable[[], Any],
+    device: "ModelDevice",
+    progress: Progress,
+    *,
+    samples_per_step: int,
+    difference: float | None,
+) -> Reading:
+    """Count and predict two variants; the ratio is one of predictions and has no interval."""
+    readings = []
+    for arm in (without, with_):
+        timing, warmup = _run(arm, device, progress)
+        samples = samples_per_step * len(timing.step_seconds)
+        readings.append(_reading(timing, warmup, device, "comparison", samples))
+    slow, fast = readings
+    ratio = None
+    if slow.step_seconds and fast.step_seconds:
+        ratio = slow.step_seconds / fast.step_seconds
+    return replace(
+        fast,
+        speedup=ratio,
+        speedup_low=ratio,
+        speedup_high=ratio,
+        difference=difference,
+        without=replace(slow, name="without"),
+    )
+
+
+def _run(
+    run: Callable[[], Any],
+    device: "ModelDevice",
+    progress: Progress,
+    begin: Callable[[], None] = lambda: None,
+    wait: Callable[[float], float] | None = None,
+) -> "tuple[ModelTiming, Warmup]":
+    """Run one step to let optimizers make their state, then count until steps tell nothing new."""
+    with quiet_garbage():
+        window = device.start()
+        try:
+            progress("warm-up", 0, 0.0)
+            run()
+            window.mark()
+            first = window.stop(wait) if window.is_huge() else None
+        finally:
+            window.close()
+        if first is not None:
+            return first, Warmup(0, ("counted in its first step: it is too large to be run twice",))
+        begin()
+        window = device.start()
+        try:
+            for count in range(1, _MOST_STEPS + 1):
+                progress("counting", count, 0.0)
+                run()
+                window.mark()
+                if window.is_enough():
+                    break
+            return window.stop(wait), Warmup(1)
+        finally:
+            window.close()
+
+
+def _reading(
+    timing: "ModelTiming", warmup: Warmup, device: "ModelDevice", kind: Kind, samples: int
+) -> Reading:
+    reading = read(timing, warmup, device, kind=kind, name="", samples=samples)
+    return replace(
+        reading,
+        counts=timing.tally.figures,
+        places=timing.tally.places,
+        lines=timing.tally.lines,
+        series=timing.series,
+    )
+
+
+def _loader_costs(loader: Any, batch_seconds: float | None) -> LoaderCosts:
+    facts = LoaderFacts.from_loader(loader)
+    length = len(loader) if hasattr(loader, "__len__") else None
+    return LoaderCosts(
+        _timed(loader) if batch_seconds is None else batch_seconds,
+        facts.num_workers,
+        facts.prefetch_factor or 2,
+        bool(getattr(loader, "persistent_workers", False)),
+        length or None,
+        _WORKER_START_SECONDS if facts.num_workers else 0.0,
+    )
+
+
+def _timed(loader: Any) -> float:
+    """Return what one process needs for a batch, by making a few here: workers would hide it."""
+    sampler = getattr(loader, "batch_sampler", None)
+    dataset: Any
+    dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
+    if sampler is None or collate is None or not hasattr(dataset, "__getitem__"):
+        return 0.0
+    best = float("inf")
+    for indices in itertools.islice(sampler, _TIMED_BATCHES):
+        started = time.perf_counter()  # the clock runs from here
+        collate([dataset[index] for index in indices])
+        best = min(best, time.perf_counter() - started)
+    return best if best < float("inf") else 0.0

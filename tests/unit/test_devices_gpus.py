@@ -1,0 +1,189 @@
+"""Cards: a sheet for each, the project's own, what a sheet promises and what a calibration writes."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+from perfsuite.devices import card_file
+from perfsuite.devices.fitting import Row, fit_corrections, fit_rules
+from perfsuite.devices.gpus import Card, find_card, load_cards
+from perfsuite.devices.kernels import Family, Kernel
+from perfsuite.devices.roofline import RULES, compute_share, seconds, sheet_seconds
+from perfsuite.errors import DeviceMissing
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gpu_op_times"
+ENTRY = 'title = "Mine"\nfloat32 = 1e12\nbandwidth = 1e11\nsms = 10\nmemory_bytes = 1e9\nsource = "here"\n'
+
+
+def product(b, m, n, k, precision="float32"):
+    family = Family.BMM if b > 1 else Family.LINEAR
+    size = 4 if precision == "float32" else 2
+    return Kernel(
+        "mm",
+        family,
+        2.0 * b * m * n * k,
+        size * b * (m * k + k * n),
+        size * b * m * n,
+        precision,
+        1,
+        (b, m, n, k),
+    )
+
+
+def test_every_card_of_the_table_has_its_figures_and_their_source():
+    """Dense peaks, memory, bus, power, process; nothing without a document."""
+    cards = load_cards()
+    assert {
+        "a10",
+        "t4",
+        "v100",
+        "a100-40",
+        "a100-80",
+        "l4",
+        "rtx3090",
+        "rtx4090",
+        "h100",
+        "p100",
+        "p4",
+    } <= set(cards)
+    for card in cards.values():
+        assert len(card.source) > 40
+        assert min(card.float32, card.bandwidth, card.sms, card.l2_bytes, card.watts, card.process_nm) > 0
+        assert card.float32 <= card.peak("float16")
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("pyproject.toml", "[tool.perfsuite.gpus.mine]\n" + ENTRY), ("perfsuite-gpus.toml", "[mine]\n" + ENTRY)],
+)
+def test_a_project_adds_its_card(tmp_path, file, text):
+    """In either of two places."""
+    (tmp_path / file).write_text(text)
+    assert "Mine" == find_card("mine", tmp_path).title
+    assert "NVIDIA A10" == find_card("a10", tmp_path).title
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[mine]\n" + ENTRY + "speed = 1\n", "unknown speed"),
+        ('[mine]\ntitle = "x"\n', "missing bandwidth"),
+        ("[mine]\n" + ENTRY.replace("1e11", "-1.0"), "less than 0"),
+        ("[mine", "cannot be read"),
+    ],
+)
+def test_a_wrong_entry_is_refused(tmp_path, text, told):
+    """With what is wrong and what is known."""
+    (tmp_path / "perfsuite-gpus.toml").write_text(text)
+    with pytest.raises(DeviceMissing, match=told):
+        find_card("mine", tmp_path)
+
+
+def test_an_unknown_card_lists_the_known():
+    """And says how to add it."""
+    with pytest.raises(DeviceMissing, match=r"unknown card 'a11'; known: .*a10.*calibrate"):
+        find_card("a11")
+
+
+def test_a_power_limit_holds_a_card_back():
+    """A T4 sustains about half of its sheet, a V100 nearly all of it."""
+    assert 0.45 < compute_share(find_card("t4")) < 0.55
+    assert compute_share(find_card("v100")) > 0.9
+
+
+def test_whole_waves_of_whole_tiles():
+    """One tile more than fits into a wave takes another wave."""
+    card = dataclasses.replace(find_card("v100"), kernel_seconds=0.0)
+    full, over = (sheet_seconds(product(1, 128 * tiles, 128, 4096), card) for tiles in (80, 81))
+    assert over > 1.2 * full
+
+
+def test_half_precision_and_few_bytes_are_faster():
+    """The tensor units' peak counts where there is one."""
+    card = find_card("a10")
+    assert sheet_seconds(product(1, 4096, 4096, 4096, "float16"), card) < 0.5 * sheet_seconds(
+        product(1, 4096, 4096, 4096), card
+    )
+
+
+def test_a_fit_learns_a_slower_card():
+    """Rows that all take twice as long are predicted twice as long."""
+    card = find_card("t4")
+    kernels = [product(1, m, n, 512) for m in (512, 1024, 4096) for n in (256, 2048, 8192)]
+    slow = [Row(kernel, 2 * sheet_seconds(kernel, card)) for kernel in kernels]
+    fitted = fit_corrections(card, slow, RULES)
+    for row in slow:
+        assert row.seconds == pytest.approx(seconds(row.kernel, fitted), rel=0.1)
+    assert fitted.is_calibrated
+
+
+def test_the_rules_are_those_fitted_on_measured_cards():
+    """The shipped constants come out of the data."""
+    if not DATA.is_dir():
+        pytest.skip(f"needs the measurements in {DATA}")
+    from benchmarks.modelled_gpu import load
+
+    rows = load(DATA)
+    cards = load_cards()
+    fitted = fit_rules([cards[name] for name in rows], rows)
+    assert RULES.compute == pytest.approx(fitted.compute, rel=0.01)
+    assert RULES.bandwidth == pytest.approx(fitted.bandwidth, rel=0.01)
+    assert RULES.flops_per_watt == pytest.approx(fitted.flops_per_watt, rel=0.01)
+
+
+SHEET = {"linear": 0.18, "bmm": 0.20, "element-wise": 0.10, "softmax": 0.25, "layer norm": 0.25}
+CALIBRATED = {"linear": 0.10, "bmm": 0.12, "element-wise": 0.05, "softmax": 0.12, "layer norm": 0.12}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["v100", "a100-40", "p100", "t4", "p4"])
+def test_kernel_times_are_as_good_as_the_document_says(name):
+    """Median absolute error on each measured card, left out of every fit or fitted on a tenth of its rows."""
+    if not DATA.is_dir():
+        pytest.skip(f"needs the measurements in {DATA}")
+    from statistics import mean, median
+
+    from benchmarks.modelled_gpu import calibrated, from_sheet, load
+
+    rows, cards = load(DATA), load_cards()
+    for group, found in from_sheet(name, cards, rows).items():
+        assert median(found) <= SHEET[group], group
+    # A tenth is a matter of luck; three draws are not. A T4's clock wanders with its temperature: fitted on
+    # nine tenths of its rows, bmm is still 12 % off.
+    draws = [calibrated(cards[name], rows[name], cards, rows, seed) for seed in range(3)]
+    for group, limit in CALIBRATED.items():
+        allowed = 0.15 if (name, group) == ("t4", "bmm") else limit
+        assert mean(median(draw[group]) for draw in draws) <= allowed, group
+
+
+def test_a_card_survives_its_file(tmp_path):
+    """What is written is what is read, and an entry is replaced, not repeated."""
+    card = Card(
+        "mine", "Mine", 1e12, 1e11, 4, 1e9, "a test", is_host=True,
+        curves={"add": ((1.0, 1e-6), (1e6, 1e-3))}, products={"linear": (1e-6, 0.0, 1e-12, 0.0)},
+    )  # fmt: skip
+    other = dataclasses.replace(card, name="other")
+    for entry in (card, other, dataclasses.replace(card, title="Again")):
+        card_file.write(entry, tmp_path)
+    assert "Again" == find_card("mine", tmp_path).title
+    assert other == find_card("other", tmp_path)
+    assert 1 == (tmp_path / "perfsuite-gpus.toml").read_text().count('["mine"]')
+
+
+def test_a_processor_runs_along_its_curves():
+    """Between measured sizes straight in both logarithms; unmeasured operators as their family does."""
+    card = Card(
+        "cpu", "CPU", 1e9, 1e9, 1, 1e9, "a test", is_host=True,
+        curves={"add": ((100.0, 1e-6), (10_000.0, 1e-4)), "sum": ((1.0, 5.0),)},
+        products={"linear": (1.0, 0.0, 0.0, 0.0)},
+    )  # fmt: skip
+
+    def add(size, op="add"):
+        return seconds(Kernel(op, Family.ELEMENTWISE, 0.0, size, 0, "float32"), card)
+
+    assert [1e-6, 1e-6, 1e-5, 1e-4, 1e-3] == pytest.approx([add(s) for s in (1, 100, 1000, 10_000, 100_000)])
+    assert add(1000) == add(1000, "exp")
+    assert 1.0 == seconds(product(1, 8, 8, 8), card)
+    assert math.isclose(5.0, seconds(Kernel("mean", Family.REDUCTION, 0.0, 1, 0, "float32"), card))
