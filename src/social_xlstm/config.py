@@ -124,6 +124,7 @@ class TrainerConfig:
     non_blocking: bool = True
     early_stop_patience: int | None = None
     limit_train_batches: int | None = None
+    limit_val_batches: int | None = None
     out_of_memory: Literal["ladder", "raise"] = "ladder"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from social_xlstm.config import Config
 
 _LARGEST = 2**31 - 1  # sizes beyond it overflow somewhere below us, with a worse message
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?|mps")
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,10 @@ RULES: dict[str, Rule] = {
     "trainer.checkpoint_every_n_steps": _COUNT,
     "trainer.gradient_clip_val": _POSITIVE,
     "trainer.devices": Rule("between 1 and 4096", lambda v: 1 <= v <= 4096),
-    "trainer.device": Rule("auto, cpu, mps, cuda or cuda:<index>", lambda v: bool(_DEVICE.fullmatch(v))),
+    "trainer.device": Rule("auto, cpu, cuda or cuda:<index>", lambda v: bool(_DEVICE.fullmatch(v))),
     "trainer.early_stop_patience": _COUNT,
     "trainer.limit_train_batches": _COUNT,
+    "trainer.limit_val_batches": _COUNT,
     "optimizer.lr": _POSITIVE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.warmup_share": Rule("at least 0 and below 1", lambda v: 0 <= v < 1),

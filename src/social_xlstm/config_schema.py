@@ -97,7 +97,7 @@ def unknown_key(place: str, record: type[Any], where: str) -> str:
         elsewhere = {key.rpartition(".")[2]: key for key in keys(Config)}
         near = [elsewhere[match] for match in difflib.get_close_matches(name, elsewhere, 1, 0.8)]
     advice = f"did you mean {near[0]}?" if near else f"known here: {', '.join(siblings)}"
-    return f"{short(place).strip(chr(39))}: unknown key; {advice}"
+    return f"{_clipped(place)}: unknown key; {advice}"
 
 
 def short(node: Any) -> str:
@@ -106,8 +106,13 @@ def short(node: Any) -> str:
         return "a section" if node else "an empty section"
     if isinstance(node, list):
         return f"a list of {len(node)}"
-    text = repr(node) if _UNPRINTABLE.search(str(node)) else str(node)
-    return f"'{text[:60]}…'" if len(text) > 60 else f"'{text}'"
+    return f"'{_clipped(str(node))}'"
+
+
+def _clipped(text: str) -> str:
+    """Make text fit for a line: printable and not longer than anyone reads."""
+    text = repr(text) if _UNPRINTABLE.search(text) else text
+    return f"{text[:60]}…" if len(text) > 60 else text
 
 
 def _first_that_fits(options: tuple[Any, ...], node: Tree) -> Any:

@@ -149,9 +149,8 @@ def _draw_horizons(
 
 def _draw_map(figure: Figure, axes: Axes, metres: np.ndarray, errors: np.ndarray, unit: str) -> None:
     """Draw the detectors where they are, coloured by their error."""
-    points = axes.scatter(
-        *(metres / 1000).T, c=errors, cmap="magma_r", s=26, edgecolors="#00000055", linewidths=0.4
-    )
+    east, north = metres.T / 1000
+    points = axes.scatter(east, north, c=errors, cmap="magma_r", s=26, edgecolors="#00000055", linewidths=0.4)
     axes.set_aspect("equal", adjustable="datalim")
     axes.set_xlabel("km east")
     axes.set_ylabel("km north")

@@ -86,12 +86,12 @@ def test_synth_inspect_and_shards(
     found = []
     for path in ("data.h5", "parts"):
         assert 0 == main(["inspect", path, "--json"])
-        found.append(json.loads(capsys.readouterr().out))
+        found.append({**json.loads(capsys.readouterr().out), "path": ""})
     assert found[0] == found[1]
-    assert (300, 6, 300) == (found[0]["steps"], found[0]["detectors"], found[0]["step_seconds"])
+    assert (300, 6, "5min") == (found[0]["steps"], found[0]["detectors"], found[0]["frequency"])
     assert 0 == main(["inspect"])
     text = capsys.readouterr().out
-    for part in ("data.h5: valid", "mph, mean", "missing", "neighbours within 2,000 m"):
+    for part in ("data.h5: 300 steps × 6 detectors", "mph, mean", "neighbours within 2 km"):
         assert part in text
 
 
@@ -295,7 +295,8 @@ def test_a_typical_a_hard_and_a_changeable_detector_are_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("observed", "windows", "detectors", "placed"), [(0.9, 30, 4, True), (0.0, 30, 4, False), (1.0, 1, 1, True)]
+    ("observed", "windows", "detectors", "placed"),
+    [(0.9, 30, 4, True), (0.0, 30, 4, False), (1.0, 1, 1, True)],
 )
 def test_the_plot_is_drawn_whatever_is_missing(
     observed: float, windows: int, detectors: int, placed: bool, tmp_path: Path

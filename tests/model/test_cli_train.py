@@ -17,7 +17,9 @@ from social_xlstm import config_file
 from social_xlstm.cli import main
 from social_xlstm.cli.progress import Silent
 from social_xlstm.data.synthetic import SyntheticOptions, synth_file
+from social_xlstm.model.social_xlstm import SocialXLSTM
 from social_xlstm.train import checkpoint
+from social_xlstm.train.state import FitState
 
 CONFIG = """
 data: {loader: {batch_size: 16, num_workers: 0}}
@@ -213,6 +215,27 @@ def test_evaluate_repeats_the_trainings_result(folder: Path, capsys: pytest.Capt
     assert (folder / "runs/social-xlstm-001/forecast-val.png").stat().st_size > 10_000
 
 
+def test_the_best_weights_are_measured_not_the_last(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the first epoch validated best, its weights give the run's result."""
+
+    def first_is_best(self: FitState, loss: float | None, epoch: int) -> bool:
+        self.best_epoch, self.best_loss = 1, loss
+        return epoch == 1
+
+    monkeypatch.setattr(FitState, "judge", first_is_best)
+    assert 0 == train()
+    found = {}
+    for name in ("best", "last"):
+        capsys.readouterr()
+        assert 0 == main(["evaluate", "runs/social-xlstm-001", "--checkpoint", name, "--json", "--no-plot"])
+        found[name] = json.loads(capsys.readouterr().out)["model"]
+    results = json.loads((folder / "runs/social-xlstm-001/results.json").read_text())
+    assert found["best"] == results["model"]
+    assert found["last"] != results["model"]
+
+
 def test_other_data_is_scaled_as_the_run_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Evaluated on data with another mean, the run's own scaler is used, not a new one."""
     from dataclasses import replace
@@ -253,7 +276,6 @@ def test_other_data_is_scaled_as_the_run_was(folder: Path, capsys: pytest.Captur
         (["train", "--set", "experiment.output_dir=data.h5"], "data.h5"),
         (["evaluate", "runs"], "is no run's folder"),
         (["inspect", "no.h5"], "no.h5"),
-        (["inspect", "--radius", "nan"], "is not a distance"),
         (["convert", "no.csv"], "no.csv"),
         (["synth", "--detectors", "0"], "detectors"),
         (["synth", "--pems-bay", "--steps", "5"], "leave --detectors and --steps out"),
@@ -307,6 +329,30 @@ def test_a_damaged_checkpoint_is_refused(folder: Path, capsys: pytest.CaptureFix
 def test_switches_work_from_the_command_line(option: str, folder: Path) -> None:
     """Batch format, resident data, precision and pooling are one --set away."""
     assert 0 == train("--set", option, "--set", "trainer.max_epochs=1", "--progress", "off")
+
+
+@pytest.mark.parametrize("choice", ["ladder", "raise"])
+def test_out_of_memory_steps_down_or_says_what_to_try(
+    choice: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ladder halves the batch and reports it; switched off, the message names the next rung."""
+    original = SocialXLSTM.forward
+
+    def greedy(self: SocialXLSTM, features: torch.Tensor) -> torch.Tensor:
+        if self.training and len(features) > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+        return original(self, features)
+
+    monkeypatch.setattr(SocialXLSTM, "forward", greedy)
+    code = train("--set", f"trainer.out_of_memory={choice}", "--set", "trainer.max_epochs=1")
+    said = capsys.readouterr()
+    if choice == "ladder":
+        assert 0 == code
+        assert "chose batch_size 8 × accumulate_grad_batches 2 (effective batch still 16)" in said.out
+        assert 6 == checkpoint.load(folder / "runs/social-xlstm-001/last.pt").progress["updates"]
+    else:
+        assert 2 == code
+        assert "try batch_size 8 × accumulate_grad_batches 2, which trains the same" in said.err
 
 
 def test_batch_formats_train_alike(folder: Path) -> None:

@@ -90,7 +90,7 @@ experiment: {seed: 7}
         ("trainer: {max_epochs: 0}", "trainer.max_epochs: 0 must be between 1 and"),
         ("trainer: {compile: maybe}", "is not true or false"),
         ("trainer: 3", "trainer: '3' is not a section"),
-        ("trainer: {device: gpu}", "must be auto, cpu, mps, cuda or cuda:<index>"),
+        ("trainer: {device: gpu}", "must be auto, cpu, cuda or cuda:<index>"),
         ("optimizer: {lr: nan}", "is not a number"),
         ("optimizer: {lr: .inf}", "must be above 0 and finite"),
         ("optimizer: {lr: [1]}", "a list of 1 is not a number"),

@@ -74,11 +74,12 @@ class Loader:
             yield Windows(self.features[rows], self.targets[rows], self.mask[rows])
 
 
-def build(dropout=0.0, epochs=2, callbacks=()):
+def build(dropout=0.0, epochs=2, callbacks=(), log_every=1):
     seed_everything(world.rank)
     model = nn.Sequential(nn.Flatten(2), nn.Linear(3, 6), nn.Tanh(), nn.Dropout(dropout), nn.Linear(6, 3))
     picked = nn.Sequential(model, nn.Unflatten(2, (3, 1)), Last())
-    config = TrainerConfig(max_epochs=epochs, device="cpu", accumulate_grad_batches=2, log_every_n_steps=1)
+    config = TrainerConfig(max_epochs=epochs, device="cpu", accumulate_grad_batches=2,
+                           log_every_n_steps=log_every)
     return Trainer(picked, config, OptimizerConfig(lr=0.01), world=world, callbacks=callbacks)
 
 
@@ -121,6 +122,9 @@ with process_group(world, torch.device("cpu")):
             if world.rank == world.size - 1 and state.batches == 3:
                 broken.request_stop("test")
 
+    broken = build(callbacks=[Stopper()], log_every=1000)  # asked at the epoch's end only
+    stopped_late = broken.fit(Plan(Loader(share)))
+
     unbroken = build(dropout=0.5)
     unbroken.fit(Plan(Loader(share)))
     broken = build(dropout=0.5, callbacks=[Stopper()])
@@ -132,7 +136,7 @@ with process_group(world, torch.device("cpu")):
         {
             "gradients": gradients, "reductions": len(reductions), "weights": weights(whole),
             "rows": state.history, "unbroken": weights(unbroken), "resumed": weights(resumed),
-            "stopped_at": stopped.updates,
+            "stopped_at": stopped.updates, "stopped_late_at": stopped_late.updates,
         },
         folder / f"result-{world.size}-{world.rank}.pt",
     )
@@ -183,6 +187,7 @@ def test_two_processes_train_to_the_same_weights(results: dict[str, dict]) -> No
 def test_two_processes_stop_together_and_resume_exactly(results: dict[str, dict]) -> None:
     """A stop asked of one process stops both at the same update; resumed, they end bit for bit the same."""
     assert 1 == len({results[f"result-2-{rank}"]["stopped_at"] for rank in (0, 1)})
+    assert [5, 5] == [results[f"result-2-{rank}"]["stopped_late_at"] for rank in (0, 1)]
     for name in ("result-1-0", "result-2-0", "result-2-1"):
         assert results[name]["stopped_at"] < 10
         torch.testing.assert_close(results[name]["unbroken"], results[name]["resumed"], rtol=0, atol=0)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from social_xlstm.config import OptimizerConfig, TrainerConfig
 from social_xlstm.errors import InputError
@@ -20,6 +19,7 @@ from social_xlstm.train.loop import Trainer
 from social_xlstm.train.plan import Plan
 from social_xlstm.train.precision import Precision
 from social_xlstm.train.seeds import seed_everything
+from tests.model.sync_counter import HostSyncs
 
 CONFIG = TrainerConfig(max_epochs=3, log_every_n_steps=2, device="cpu", checkpoint_every_n_steps=1)
 OPTIMIZER = OptimizerConfig(lr=0.01)
@@ -139,19 +139,10 @@ def test_an_epochs_loss_is_its_own_and_its_order_too() -> None:
 def test_the_loss_is_read_once_in_n_steps(n: int) -> None:
     """Between two logs nothing is read from the device (O19)."""
 
-    class Reads(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: Counter[str] = Counter()
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            self.seen[func.overloadpacket.__name__] += 1
-            return func(*args, **(kwargs or {}))
-
     made = trainer(replace(CONFIG, log_every_n_steps=n, checkpoint_every_n_steps=None, max_epochs=2))
-    with Reads() as reads:
+    with HostSyncs() as syncs:
         made.fit(Plan(Loader(24)))
-    assert 12 // n == reads.seen["_local_scalar_dense"]
+    assert 12 // n == syncs.count
 
 
 def test_accumulation_updates_like_the_joined_batch() -> None:

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from social_xlstm.errors import InputError
 from social_xlstm.train.evaluate import Evaluation, evaluate, forecast
 from social_xlstm.train.metrics import ErrorSums
 from social_xlstm.train.precision import Precision
+from tests.model.sync_counter import HostSyncs
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,6 @@ class Windows:
     features: torch.Tensor
     targets: torch.Tensor
     mask: torch.Tensor
-
-
-class Reads(TorchDispatchMode):
-    """Count reads of numbers and copies of sums to the host."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen[func.overloadpacket.__name__] += 1
-        return func(*args, **(kwargs or {}))
 
 
 class LastValue(nn.Module):
@@ -145,9 +133,9 @@ def test_an_evaluation_reads_nothing_until_its_end(monkeypatch: pytest.MonkeyPat
     def watched():
         for item in batches:
             yield item
-            inside.update({"reads": reads.seen["_local_scalar_dense"], "copies": len(copies)})
+            inside.update({"reads": syncs.count, "copies": len(copies)})
 
-    with Reads() as reads:
+    with HostSyncs() as syncs:
         evaluate(LastValue(), watched(), EVALUATION)
     assert {"reads": 0, "copies": 0} == dict(inside)
     assert [(6, 2, 2)] == copies

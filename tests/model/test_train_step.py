@@ -26,6 +26,7 @@ from social_xlstm.train.step import (
     masked_mse,
     train_step,
 )
+from tests.model.sync_counter import HostSyncs
 
 CPU = torch.device("cpu")
 
@@ -38,22 +39,6 @@ class Windows:
 
     def part(self, start: int, stop: int) -> "Windows":
         return Windows(self.features[start:stop], self.targets[start:stop], self.mask[start:stop])
-
-
-class SyncCounter(TorchDispatchMode):
-    """Count what makes the host wait for a device: reading a number, or a copy to the host."""
-
-    SYNCS = ("_local_scalar_dense", "nonzero", "masked_select", "_assert_async", "equal")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        if name in self.SYNCS:
-            self.seen[name] += 1
-        return func(*args, **(kwargs or {}))
 
 
 class Tiny(nn.Module):
@@ -99,17 +84,10 @@ def test_a_step_never_makes_the_host_wait(precision: str, optimizer: str, clip: 
     """Forward, backward, scaling, clipping and update read nothing back (O18)."""
     made, batch = recipe(precision=precision, optimizer=optimizer, clip=clip), windows(4)
     train_step(made, batch)
-    with SyncCounter() as counter:
+    with HostSyncs() as syncs:
         for index in range(4):
             train_step(made, batch, update=index % 2 == 1)
-    assert Counter() == counter.seen
-
-
-def test_the_counter_sees_a_read() -> None:
-    """The counter above would notice an `.item()`."""
-    with SyncCounter() as counter:
-        torch.ones(()).item()
-    assert 1 == counter.seen["_local_scalar_dense"]
+    assert Counter() == syncs.by_name
 
 
 def test_a_step_has_no_clock_and_prints_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

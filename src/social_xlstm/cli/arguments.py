@@ -36,7 +36,7 @@ Locations: a CSV with sensor id, latitude, longitude. Without it, train with soc
 _INSPECT = """\
 examples:
   social-xlstm inspect data.h5
-  social-xlstm inspect shards/ --radius 5000 --json
+  social-xlstm inspect shards/ --json
 """
 
 _TRAIN = """\
@@ -134,13 +134,6 @@ def _add_convert(parser: argparse.ArgumentParser) -> None:
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("path", nargs="?", default="data.h5", help="file, or folder of shards (default: %(default)s)")
-    add(
-        "--radius",
-        type=float,
-        default=2000.0,
-        metavar="M",
-        help="count neighbours within (default: %(default)s m)",
-    )
     add("--json", action="store_true", help="print JSON instead of text")
 
 
@@ -173,6 +166,15 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
     _add_changes(parser)
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--no-plot", action="store_true", help="do not draw forecast-<part>.png")
+
+
+def overrides(arguments: argparse.Namespace) -> list[str]:
+    """Give the changes to the configuration, with --data as one of them."""
+    if arguments.data is None:
+        return list(arguments.overrides)
+    # Quoted for YAML, where `a: b` or `[x]` would be something else than a path.
+    quoted = "'" + arguments.data.replace("'", "''") + "'"
+    return [*arguments.overrides, f"data.path={quoted}"]
 
 
 def _add_changes(parser: argparse.ArgumentParser) -> None:

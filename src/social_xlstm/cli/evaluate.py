@@ -5,6 +5,7 @@ import json
 
 from social_xlstm import config_file
 from social_xlstm.cli import run_folder as folders
+from social_xlstm.cli.arguments import overrides
 from social_xlstm.cli.report import draw, measure, minutes_per_step
 from social_xlstm.cli.results import table, write_json
 from social_xlstm.cli.run_folder import RunFolder
@@ -17,10 +18,7 @@ from social_xlstm.train.assemble import assemble
 def run(arguments: argparse.Namespace) -> int:
     """Load the weights, measure them on a part, print and write the result."""
     folder = RunFolder.from_name(arguments.run)
-    overrides = list(arguments.overrides)
-    if arguments.data is not None:
-        overrides.append("data.path='" + arguments.data.replace("'", "''") + "'")
-    config = config_file.load(folder.path / folders.CONFIG, overrides)
+    config = config_file.load(folder.path / folders.CONFIG, overrides(arguments))
     if getattr(config.data.split, arguments.part) == 0:
         raise InputError(f"the {arguments.part} part is empty; raise data.split.{arguments.part} with --set")
     saved = checkpoint.load(folder.path / f"{arguments.checkpoint}.pt")

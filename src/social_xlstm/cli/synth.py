@@ -1,6 +1,7 @@
 """`social-xlstm synth`: write a synthetic set and say what to do with it."""
 
 import argparse
+from dataclasses import replace
 
 from social_xlstm.data.synthetic import SyntheticOptions, synth_file
 from social_xlstm.errors import InputError
@@ -15,15 +16,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Generate and write the set."""
     if arguments.pems_bay and (arguments.detectors is not None or arguments.steps is not None):
         raise InputError("--pems-bay sets detectors and steps itself; leave --detectors and --steps out")
-    shape = {}
-    if not arguments.pems_bay:
-        shape = {
-            "detectors": _SMALL_DETECTORS if arguments.detectors is None else arguments.detectors,
-            "steps": _SMALL_STEPS if arguments.steps is None else arguments.steps,
-        }
     options = SyntheticOptions(
-        **shape, features=tuple(arguments.features), missing_share=arguments.missing, seed=arguments.seed
+        features=tuple(arguments.features), missing_share=arguments.missing, seed=arguments.seed
     )
+    if not arguments.pems_bay:
+        options = replace(
+            options,
+            detectors=_SMALL_DETECTORS if arguments.detectors is None else arguments.detectors,
+            steps=_SMALL_STEPS if arguments.steps is None else arguments.steps,
+        )
     traffic = synth_file(arguments.output, options, steps_per_shard=arguments.shard_steps)
     steps, detectors, features = traffic.features.shape
     print(f"wrote {arguments.output}: {steps:,} steps × {detectors:,} detectors × {features} feature(s)")

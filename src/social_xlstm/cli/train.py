@@ -9,6 +9,7 @@ import torch
 
 from social_xlstm import config_file
 from social_xlstm.cli import run_folder as folders
+from social_xlstm.cli.arguments import overrides
 from social_xlstm.cli.interrupt import Interrupt, stop_on_signals
 from social_xlstm.cli.progress import build_progress
 from social_xlstm.cli.report import measure, write_report
@@ -20,8 +21,10 @@ from social_xlstm.train import checkpoint, snapshot
 from social_xlstm.train.assemble import Assembly, assemble
 from social_xlstm.train.distributed import World, check_devices, process_group
 from social_xlstm.train.loop import Trainer
+from social_xlstm.train.memory_ladder import Rung, is_out_of_memory
 from social_xlstm.train.plan import Plan
 from social_xlstm.train.speed import Speedometer
+from social_xlstm.train.state import FitState
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -43,11 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def configure(arguments: argparse.Namespace) -> tuple[Config, RunFolder | None]:
     """Read the configuration: of the file, of the run that is resumed, or the shipped one."""
-    overrides = list(arguments.overrides)
-    if arguments.data is not None:
-        overrides.append(f"data.path={_quoted(arguments.data)}")
+    changes = overrides(arguments)
     if arguments.resume is None:
-        return config_file.load(arguments.config, overrides), None
+        return config_file.load(arguments.config, changes), None
     if arguments.config is not None:
         raise InputError(
             "--resume uses the run's own config.yaml; leave --config out, change keys with --set"
@@ -55,17 +56,11 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, RunFolder | None]:
     if arguments.resume:
         folder = RunFolder.from_name(arguments.resume)
     else:
-        folder = RunFolder.latest(
-            config_file.load(None, [o for o in overrides if o.startswith("experiment.")])
-        )
-    config = config_file.load(folder.path / folders.CONFIG, overrides)
+        named = [change for change in changes if change.startswith("experiment.")]
+        folder = RunFolder.latest(config_file.load(None, named))
+    config = config_file.load(folder.path / folders.CONFIG, changes)
     folders.check_unchanged(config_file.load(folder.path / folders.CONFIG), config)
     return config, folder
-
-
-def _quoted(text: str) -> str:
-    """Quote a path for YAML, where `a: b` or `[x]` would be something else."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _create_folder(config: Config, world: World) -> RunFolder:
@@ -99,11 +94,11 @@ def _train(
     )
     began = time.monotonic()  # clock
     with stop_on_signals(trainer.request_stop) as interrupt:
-        state = trainer.fit(plan, saved)
+        state = _fit(trainer, plan, saved)
     if not state.finished:
         return _interrupted(folder, trainer, interrupt)
-    best = checkpoint.load(folder.path / folders.BEST)
-    snapshot.load_weights(trainer.model, best)
+    chosen = folders.LAST if state.best_epoch is None else folders.BEST
+    snapshot.load_weights(trainer.model, checkpoint.load(folder.path / chosen))
     found = {
         "best_epoch": state.best_epoch,
         "epochs": state.epoch,
@@ -119,6 +114,18 @@ def _train(
         print(f"best epoch {state.best_epoch} of {state.epoch}, measured on the {part} part:")
         write_report(assembly, measured, found, folder, plot=not arguments.no_plot)
     return 0
+
+
+def _fit(trainer: Trainer, plan: Plan, saved: checkpoint.Checkpoint | None) -> FitState:
+    """Train, and put it in words if the memory does not suffice and the ladder may not or cannot help."""
+    try:
+        return trainer.fit(plan, saved)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        lower = Rung(trainer.state.batch_size, trainer.state.accumulate).lower()
+        remedy = "take a smaller model" if lower is None else f"try {lower}, which trains the same"
+        raise InputError(f"out of memory ({str(error).splitlines()[0]}); {remedy}") from None
 
 
 def _introduce(assembly: Assembly, folder: RunFolder, saved: checkpoint.Checkpoint | None) -> None:

@@ -19,7 +19,7 @@ from social_xlstm.errors import InputError
 from social_xlstm.model.social_xlstm import SocialXLSTM
 from social_xlstm.train.distributed import World
 from social_xlstm.train.evaluate import Evaluation
-from social_xlstm.train.plan import Plan
+from social_xlstm.train.plan import FirstBatches, Plan
 from social_xlstm.train.precision import Precision, check_bfloat16
 from social_xlstm.train.seeds import seed_everything
 
@@ -94,7 +94,9 @@ class Assembly:
 
     def plan(self) -> Plan:
         """Make the plan of a fit, with validation where the split has a part for it."""
-        val = self.evaluation_loader("val") if self.config.data.split.val > 0 else None
+        val = None
+        if self.config.data.split.val > 0:
+            val = FirstBatches(self.evaluation_loader("val"), self.config.trainer.limit_val_batches)
         return Plan(self.training_loader(), val, self.evaluation, self.training_loader)
 
 

@@ -100,7 +100,14 @@ class Trainer:
         patience, state = self.config.early_stop_patience, self.state
         out_of_patience = patience is not None and state.epochs_without_gain >= patience
         state.finished = state.epoch >= self.config.max_epochs or out_of_patience
-        return not state.finished and self.stop_reason is None
+        return not state.finished and not self._stops()
+
+    def _stops(self) -> bool:
+        """Ask whether any process was told to stop: a host sync with several, for free alone."""
+        stops = self.world.any(self.stop_reason is not None, self.device)
+        if stops and self.stop_reason is None:
+            self.stop_reason = "another process"
+        return stops
 
     def _train_epoch(self, plan: Plan, configured: Rung) -> bool:
         """Train to the end of the epoch, down the memory ladder if need be; say if it was reached."""
@@ -128,7 +135,7 @@ class Trainer:
                     self._set_learning_rate(updates=-(-total // rung.accumulate) * self.config.max_epochs)
                 self._train_batch(batch, update)
                 if update and self._after_update(plan):
-                    return index == total
+                    return False  # also after the last batch: validation can wait for the resumed training
         except (RuntimeError, InputError):
             # Ctrl-C reaches the loader's workers too; one that died of it raises here, and is expected.
             if self.stop_reason is None:
@@ -159,15 +166,11 @@ class Trainer:
             self._tell(
                 "on_log", self._loss.item()
             )  # host sync: the only one while training, once in n updates
-        # Alone, the flag costs nothing; together, asking is a host sync and happens where one is anyway.
-        stops = self.stop_reason is not None
-        if self.world.size > 1:
-            stops = logs and self.world.any(stops, self.device)
+        # With several processes asking is a host sync, so it is done where there is one anyway.
+        stops = (logs or self.world.size == 1) and self._stops()
         every = self.config.checkpoint_every_n_steps
         if every is not None and state.updates % every == 0 and not stops:
             self._save(plan, "last.pt")
-        if stops and self.stop_reason is None:
-            self.stop_reason = "another process was asked to stop"
         return stops
 
     def _finish_epoch(self, plan: Plan) -> None:

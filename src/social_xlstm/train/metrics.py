@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 # Rows of the sums; each is kept per predicted step and per feature, since features have different units.
@@ -21,8 +22,8 @@ class Errors:
     observed: int
 
     @classmethod
-    def from_sums(cls, sums: torch.Tensor) -> "Errors":
-        """Divide the six sums (on the host) by what they count."""
+    def from_sums(cls, sums: np.ndarray) -> "Errors":
+        """Divide the six sums by what they count."""
         count, absolute, squared, percent, percent_count, _ = sums.tolist()
         return cls(
             absolute / count if count else None,
@@ -98,14 +99,14 @@ class ErrorSums:
 
     def read(self, feature_names: Sequence[str]) -> Metrics:
         """Copy the sums to the host once and divide there."""
-        sums = self.sums.cpu()  # host sync: the only one of an evaluation
+        sums = self.sums.cpu().numpy()  # host sync: the only one of an evaluation
         count = float(sums[_COUNT].sum())
         return Metrics(
             float(sums[_NORMALIZED].sum()) / count if count else None,
             tuple(
                 FeatureErrors(
                     name,
-                    Errors.from_sums(sums[:, :, index].sum(dim=1)),
+                    Errors.from_sums(sums[:, :, index].sum(axis=1)),
                     tuple(Errors.from_sums(step) for step in sums[:, :, index].T),
                 )
                 for index, name in enumerate(feature_names)

@@ -35,6 +35,17 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class FirstBatches:
+    """No more than so many batches of a loader, always the first ones."""
+
+    loader: Iterable[Any]
+    limit: int | None
+
+    def __iter__(self) -> Iterator[Any]:
+        return islice(iter(self.loader), self.limit)
+
+
+@dataclass(frozen=True)
 class Stretch:
     """The batches of one epoch from a position on, in the epoch's own repeatable order."""
 

@@ -18,15 +18,16 @@ DIVISOR = 2.0**16
 
 @dataclass(frozen=True)
 class Sums:
-    """What is counted on the device: targets observed in the open group; squared error and targets so far."""
+    """Squared error and observed targets, counted on the device: of the open group, and of closed ones."""
 
-    group_observed: torch.Tensor
+    group: torch.Tensor
     epoch: torch.Tensor
 
     @classmethod
     def zero(cls, device: torch.device | str) -> "Sums":
         """Start counting at nothing."""
-        return cls(torch.zeros((), device=device), torch.zeros(2, dtype=torch.float64, device=device))
+        group, epoch = torch.zeros(2, 2, dtype=torch.float64, device=device).unbind()
+        return cls(group, epoch)
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,7 @@ def backward(recipe: Recipe, batch: Any) -> torch.Tensor:
     squared, observed = masked_squared_error(prediction, batch.targets, batch.mask)
     recipe.precision.scaler.scale(squared / DIVISOR).backward()
     squared = squared.detach()
-    recipe.sums.group_observed.add_(observed)
-    recipe.sums.epoch.add_(torch.stack((squared, observed)))
+    recipe.sums.group.add_(torch.stack((squared, observed)))
     return squared / observed.clamp(min=1)
 
 
@@ -83,24 +83,25 @@ def apply_gradients(recipe: Recipe) -> None:
     """Turn the group's sum into its mean, clip, update the weights and drop the gradients."""
     scaler, optimizer = recipe.precision.scaler, recipe.optimizer
     scaler.unscale_(optimizer)
-    observed = recipe.sums.group_observed
+    observed = recipe.sums.group[1]
     if recipe.sum_over_world is not None:
         observed = recipe.sum_over_world(observed)
     # Processes average their gradients, hence the world's size; nothing observed leaves a zero gradient.
-    factor = DIVISOR * recipe.world_size / observed.clamp(min=1)
+    factor = (DIVISOR * recipe.world_size / observed.clamp(min=1)).float()
     gradients = [p.grad for p in recipe.parameters if p.grad is not None]
     torch._foreach_mul_(gradients, factor)
     if recipe.clip is not None:
         nn.utils.clip_grad_norm_(recipe.parameters, recipe.clip)
     scaler.step(optimizer)
     scaler.update()
+    recipe.sums.epoch.add_(recipe.sums.group)
     drop_gradients(recipe)
 
 
 def drop_gradients(recipe: Recipe) -> None:
     """Forget the open group."""
     recipe.optimizer.zero_grad(set_to_none=recipe.set_to_none)
-    recipe.sums.group_observed.zero_()
+    recipe.sums.group.zero_()
 
 
 def masked_squared_error(
