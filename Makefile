@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help perf test lint bench install clean
+.PHONY: help perf model test lint bench install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -14,6 +14,10 @@ help:  ## show this list
 
 perf: $(INSTALLED)  ## measure the training suite (ARGS="--save-baseline" and other pytest options pass through)
 	$(RUN) pytest --perf tests/perf $(ARGS)
+	@$(VENV)/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || $(MAKE) model
+
+model: $(INSTALLED)  ## count and predict the gpu tests on a modelled A10, against its committed baselines
+	$(RUN) pytest --perf tests/perf -m gpu --perf-device=model:a10 $(ARGS)
 
 test: $(INSTALLED)  ## run all tests
 	$(RUN) pytest $(ARGS)

@@ -30,7 +30,7 @@ OPTIONS = (
     ),
     Option(
         "--perf-device",
-        "device to measure on: auto (CUDA if there is one, else CPU), cpu, cuda or cuda:N",
+        "device: auto (CUDA if there is one, else CPU), cpu, cuda, cuda:N, or a modelled GPU: model:CARD",
         "NAME",
         "auto",
     ),

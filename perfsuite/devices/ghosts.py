@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from perfsuite.devices.blocks import Block, Memory
+from perfsuite.devices.shapes import ShapesOnly
 
 
 class Ghost:
@@ -18,9 +19,11 @@ class Ghost:
         memory.hold(block)
 
     def stand_in(self) -> Any:
-        """Return zeros of the same shape, booked under the block they stand for."""
+        """Return memory of the same shape, booked under the block they stand for."""
         with torch._C._DisableTorchDispatch():  # our own doing, not the step's
-            zeros = torch.empty_strided(self.shape, self.stride, dtype=self.dtype).zero_()
+            zeros = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
+            if not zeros.is_floating_point():
+                zeros.zero_()  # as an index, chance could point anywhere
         self._memory.stand_in(zeros.untyped_storage(), self._block)
         return zeros
 
@@ -36,6 +39,7 @@ class Ghosts:
         self.threshold_bytes = memory.live_bytes + budget_bytes
         self.is_on = False
         self.count = 0
+        self.shapes = ShapesOnly()
 
     def begin(self) -> None:
         """Keep shapes only from here to the end of the step."""

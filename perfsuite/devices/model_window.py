@@ -55,7 +55,7 @@ class ModelWindow:
     def is_huge(self) -> bool:
         """Tell whether a step is too large to be run twice."""
         launches, flops = self._effort()
-        return launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
+        return bool(self._ghosts.count) or launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
 
     def is_enough(self) -> bool:
         """Tell whether further steps would only repeat what is known."""

@@ -1,5 +1,6 @@
 """Watch every torch operator of a step on real CPU tensors, and book it as a GPU would have seen it."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfsuite.devices import op_rules
 from perfsuite.devices.blocks import Block, Memory
+from perfsuite.devices.ghosts import Ghosts
 from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
 from perfsuite.devices.places import UNKNOWN, Place, Places
 
@@ -43,7 +45,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.is_asked = False  # the running factory was called by the user, who said where
         self.goes_to_host = False  # the running copy was asked for by name
         self.has_residents = False
-        self.ghosts: Any = None  # keeps shapes only, once a step outgrows the host
+        self.ghosts = Ghosts(self.memory, sys.maxsize)  # keeps shapes only, once a step outgrows the host
         self.by_bytes: set[str] = set()  # operators without a rule
         self.strangers: dict[Place, int] = {}  # host tensors used as if they were on the device
         self._rules: dict[Any, Rule] = {}
@@ -63,7 +65,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = Rule(func)
-        result = func(*args, **kwargs)
+        if self.ghosts.is_on and not rule.is_view and torch._C._current_autograd_node() is not None:
+            result = self.ghosts.shapes.run(func, args, kwargs)
+        else:
+            result = func(*args, **kwargs)
         if not rule.is_view:
             self._book(func, rule, args, kwargs, result)
         elif self.is_counting:

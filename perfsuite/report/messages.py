@@ -99,9 +99,11 @@ def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Itera
         yield f"if the {worse} figure is meant: delete this test's baseline and run pytest --save-baseline"
 
 
-def _places_before(limit: Limit, reading: Reading, result: Result) -> Mapping[str, Mapping[str, float]]:
+def _places_before(
+    limit: Limit, reading: Reading, result: Result
+) -> Mapping[str, Mapping[str, float]] | None:
     # A marker's limit says nothing about what was there before.
-    return result.expectation.places.get(reading.name, {}) if limit.reference is not None else {}
+    return result.expectation.places.get(reading.name, {}) if limit.reference is not None else None
 
 
 def _explains_absence(note: str) -> bool:
