@@ -24,6 +24,7 @@ class Rule:
 
 
 def has_extent(tensors: list[Any]) -> bool:
+    """Tell whether any of the tensors is more than a single number."""
     return any(tensor.dim() > 0 for tensor in tensors)
 
 
