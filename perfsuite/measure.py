@@ -105,6 +105,7 @@ class Feed:
     def reset(self) -> None:
         """Forget what was counted so far."""
         self.samples = 0
+        self.batches = 0
         self.waited_seconds = 0.0
 
     def next(self) -> Any:
@@ -114,6 +115,7 @@ class Feed:
         self._is_used = True
         self.waited_seconds += self._device.now() - asked
         self.samples += count_samples(batch, self._count)
+        self.batches += 1
         return batch
 
     def _take(self) -> Any:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _MOST_STEPS = 10  # all steps of most trainings are alike; ten show what happens now and then
 _WORKER_START_SECONDS = 0.1  # an interpreter is forked and imports nothing; stated, not measured
 _TIMED_BATCHES = 3
+_EPOCHS = 3  # played on the lanes: workers start anew at each unless they persist
 
 
 def model_step(
@@ -51,8 +52,10 @@ def model_loop(
 
     with device.unwatched():
         costs = _loader_costs(loader, batch_seconds)
-    timing, warmup = _run(run, device, progress, feed.reset, Starving(costs))
-    reading = _reading(timing, warmup, device, "loop", feed.samples)
+    timing, warmup = _run(run, device, progress, feed.reset, costs)
+    # Epochs are played, not run: what their ends cost shows in few counted steps.
+    samples_seen = feed.samples * len(timing.step_seconds) // max(feed.batches, 1)
+    reading = _reading(timing, warmup, device, "loop", samples_seen)
     stated = "stated" if batch_seconds is not None else "measured here"
     return replace(
         reading,
@@ -100,16 +103,18 @@ def _run(
     device: "ModelDevice",
     progress: Progress,
     begin: Callable[[], None] = lambda: None,
-    wait: Callable[[float], float] | None = None,
+    costs: LoaderCosts | None = None,
 ) -> "tuple[ModelTiming, Warmup]":
     """Run one step to let optimizers make their state, then count until steps tell nothing new."""
+    wait = None if costs is None else Starving(costs)
+    plays = 0 if costs is None else _EPOCHS * (costs.batches_per_epoch or 0)
     with quiet_garbage():
         window = device.start()
         try:
             progress("warm-up", 0, 0.0)
             run()
             window.mark()
-            first = window.stop(wait) if window.is_huge() else None
+            first = window.stop(wait, plays) if window.is_huge() else None
         finally:
             window.close()
         if first is not None:
@@ -123,7 +128,7 @@ def _run(
                 window.mark()
                 if window.is_enough():
                     break
-            return window.stop(wait), Warmup(1)
+            return window.stop(wait, plays), Warmup(1)
         finally:
             window.close()
 

@@ -11,25 +11,10 @@ from perfsuite.devices import op_rules
 from perfsuite.devices.blocks import Block, Memory
 from perfsuite.devices.ghosts import Ghosts
 from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
+from perfsuite.devices.op_facts import Rule, has_extent, has_mask, sequence_number, tensors_of
 from perfsuite.devices.places import UNKNOWN, Place, Places
 
 TARGET = torch.device("cpu", 0)  # the CPU under a name of its own: what is moved here is on the card
-
-
-class Rule:
-    """What is known of an operator whatever its shapes."""
-
-    __slots__ = ("has_kernel", "is_factory", "is_index", "is_sync", "is_transfer", "is_view", "name")
-
-    def __init__(self, func: Any) -> None:
-        self.name = op_rules.base_name(func)
-        self.has_kernel = op_rules.has_kernel(func)
-        is_marker = func.namespace in ("profiler", "prim")  # for profilers and tracers, no work
-        self.is_view = is_marker or bool(func.is_view) or self.name in ("detach", "_unsafe_view")
-        self.is_sync = self.name in op_rules.SYNCS
-        self.is_index = self.name in ("index", "index_put", "index_put_", "_index_put_impl_")
-        self.is_transfer = self.name in ("_to_copy", "copy_")
-        self.is_factory = self.name in op_rules.FACTORIES
 
 
 class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -74,7 +59,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif self.is_counting:
             self.events.append(VIEW)
             if torch._C._current_autograd_node() is None:
-                self.places.note_forward(_sequence_number(), self.places.here())
+                self.places.note_forward(sequence_number(), self.places.here())
         return result
 
     def _book(
@@ -104,7 +89,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is None:
             place = self.places.here(4)
             if self.is_counting:
-                self.places.note_forward(_sequence_number(), place)
+                self.places.note_forward(sequence_number(), place)
             return place
         return self.places.of_backward(node._sequence_nr()) or self.places.here(4)
 
@@ -116,13 +101,13 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not inputs:
             # What torch makes by itself inside an operator lies where the operator runs.
             by_itself = self.has_residents and not self.is_asked and rule.is_factory
-            return is_asked or by_itself or (self.all_resident and _has_extent(outputs))
+            return is_asked or by_itself or (self.all_resident and has_extent(outputs))
         blocks = [self.memory.block(tensor.untyped_storage()) for tensor in inputs]
         here = [block is not None and block.resident for block in blocks]
         if all(here):
             return True
         # Numbers in a tensor, such as an optimizer's step, stay on the host whoever uses them.
-        if not (any(here) or is_asked or (self.all_resident and _has_extent(inputs))):
+        if not (any(here) or is_asked or (self.all_resident and has_extent(inputs))):
             return False
         for tensor, block, is_here in zip(inputs, blocks, here, strict=True):
             if not is_here and tensor.dim() > 0:
@@ -206,7 +191,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 size = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *outputs))
                 self.events.append(HostWork(rule.name, size, place))
             return
-        if rule.is_sync or (rule.is_index and _has_mask(args)):
+        if rule.is_sync or (rule.is_index and has_mask(args)):
             self.events.append(Sync(rule.name, place))
         if rule.has_kernel:
             kernel = self._kernel(func, args, inputs, outputs)
@@ -225,29 +210,3 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not op_rules.has_rule(kernel.op):
                 self.by_bytes.add(kernel.op)
         return kernel
-
-
-def _has_extent(tensors: list[Any]) -> bool:
-    return any(tensor.dim() > 0 for tensor in tensors)
-
-
-def _sequence_number() -> int:
-    """Return autograd's number for the operator that is being recorded."""
-    number: int = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-    return number
-
-
-def tensors_of(values: tuple[Any, ...]) -> list[Any]:
-    """Return the tensors among arguments, those inside lists too."""
-    found = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [entry for entry in value if isinstance(entry, torch.Tensor)]
-    return found
-
-
-def _has_mask(args: tuple[Any, ...]) -> bool:
-    """A mask as index becomes positions, whose number the host must know."""
-    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])

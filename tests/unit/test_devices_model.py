@@ -147,7 +147,8 @@ def test_optimizers_take_the_form_they_take_on_cuda(device, options, most):
     assert most / 4 <= found["kernels"] - 30 <= most
     assert 0 == found["syncs"]
     assert 30 * 512 == found["parameter_memory"]
-    assert 31 * 512 == found["gradient_memory"]  # the old one goes when the new one is there
+    # The peak may be where a gradient is replaced: the old one goes when the new one is there.
+    assert found["gradient_memory"] in (30 * 512, 31 * 512)
 
 
 def test_lists_are_cut_into_launches_as_on_cuda(device):
@@ -227,6 +228,7 @@ def training(make, device):
     return step, model, optimizer, x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", MODELS)
 def test_peak_memory_is_that_of_the_real_tensors(device, make):
     """Within 2 % of what torch's own tracker finds in a plain CPU run; blocks of 512 bytes make the rest."""
@@ -302,6 +304,26 @@ def test_a_loop_moves_its_batches_and_waits_for_them(device):
     pinned = model_loop(Pinning(data), step, device, silent, samples=None, batch_seconds=0)
     assert (128, 0) == (pinned.counts["h2d_bytes"], pinned.counts["blocking_copies"])
     assert 0 == pinned.data_wait
+
+
+def test_workers_that_start_at_every_epoch_make_it_swing(device):
+    """The periodic swing: idle whenever the workers start, busy in between; persistent ones end it."""
+    weight = on_card(1 << 12, 1 << 12)
+
+    class Loader(list):
+        num_workers, prefetch_factor, persistent_workers = 4, 2, False
+
+    def swing(loader):
+        reading = model_loop(loader, lambda _: weight + weight, device, silent, samples=1, batch_seconds=1e-4)
+        late = reading.series[len(reading.series) // 3 :]
+        return min(late), max(late)
+
+    loader = Loader([1] * 200)
+    low, high = swing(loader)
+    assert low < 0.1
+    assert high > 0.9
+    loader.persistent_workers = True
+    assert swing(loader)[0] > 0.9
 
 
 def test_a_pair_is_a_ratio_of_predictions(device):
