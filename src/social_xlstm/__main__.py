@@ -1,8 +1,16 @@
-"""`python -m social_xlstm` is the command line; torchrun starts it this way."""
+"""Run the command line as a module, as torchrun needs it."""
 
+import os
 import sys
 
 from social_xlstm.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # All is written by now, and torch at times aborts while Python takes its communication threads down:
+        # torchrun would call a finished training failed.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code or 0)
+    sys.exit(code)

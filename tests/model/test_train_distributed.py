@@ -12,6 +12,7 @@ from social_xlstm.train.distributed import World, check_devices, process_group, 
 
 # What every process runs; alone (no torchrun) it is the reference on the joined batch.
 SCRIPT = '''
+import os
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -140,6 +141,8 @@ with process_group(world, torch.device("cpu")):
         },
         folder / f"result-{world.size}-{world.rank}.pt",
     )
+# As the package's own __main__ does: torch may abort while Python takes its communication threads down.
+os._exit(0)
 '''
 
 

@@ -104,6 +104,7 @@ def process_group(world: World, device: torch.device) -> Iterator[World]:
     )
     try:
         yield world
+        dist.barrier()  # nobody takes its end of the connection down while another still talks
     finally:
         dist.destroy_process_group()
 
