@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selection.check_markers(items)
     run = config.stash.get(RUN, None)
     for item in items:
-        reason = selection.skip_reason(item, run.device if run else None, is_on=run is not None)
+        reason = selection.skip_reason(item, run.device_of(item) if run else None, is_on=run is not None)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 

@@ -47,6 +47,8 @@ class Placement(TorchFunctionMode):
     def _is_resident(self, tensor: Any) -> bool:
         if self._watcher.all_resident:
             return True
+        while torch._C._functorch.is_batchedtensor(tensor):  # vmap's tensors have no storage of their own
+            tensor = torch._C._functorch.get_unwrapped(tensor)
         block = self._watcher.memory.block(tensor.untyped_storage())
         return block is not None and block.resident
 
