@@ -9,6 +9,7 @@ from perfsuite import options
 
 if TYPE_CHECKING:
     from perfsuite.meter import Perf
+    from perfsuite.checklist import Checklist
     from perfsuite.monitor import GpuMonitor
     from perfsuite.running import PerfRun
 
@@ -100,3 +101,11 @@ def gpu_monitor() -> "type[GpuMonitor]":
     from perfsuite.monitor import GpuMonitor
 
     return GpuMonitor
+
+
+@pytest.fixture
+def training_checklist() -> "type[Checklist]":
+    """Check a training's settings and a reading of it: `training_checklist(config, "cuda").before()`."""
+    from perfsuite.checklist import Checklist
+
+    return Checklist

@@ -57,6 +57,8 @@ class Card:
         """Return the dense peak for a precision: float32's where the card has no faster unit for it."""
         if precision in ("float16", "bfloat16"):
             return getattr(self, precision) or self.float32
+        if precision == "tf32":
+            return self.tf32 or self.float32
         if precision == "float64":
             return self.float32 / 32
         return self.float32

@@ -125,6 +125,7 @@ def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Se
         problem = product(tuple(args[_PRODUCTS[name][0]].shape), tuple(args[_PRODUCTS[name][1]].shape))
         flops = 2.0 * math.prod(problem)
         family = Family.BMM if problem[0] > 1 else Family.LINEAR
+        precision = "tf32" if precision == "float32" and allows_tf32() else precision
     elif family is Family.CONVOLUTION:
         flops = _convolution_flops(name, args, outputs)
         launches += name == "convolution_backward" and bool(args[-1][2])
@@ -141,6 +142,13 @@ def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Se
         width = max(int(inputs[0].shape[-1]), 1)
         problem = (1, max(inputs[0].numel() // width, 1), width, 0)
     return Kernel(name, family, flops, read, written, precision, launches, problem)
+
+
+def allows_tf32() -> bool:
+    """Tell whether torch lets CUDA multiply float32 in TF32, as the running code has set it."""
+    import torch
+
+    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def product(left: Shape, right: Shape) -> tuple[int, int, int, int]:

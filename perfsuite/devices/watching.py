@@ -205,7 +205,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _kernel(self, func: Any, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]) -> Kernel:
         """Cost an operator once for each combination of shapes; a step repeats few of them many times."""
-        key = (func, *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
+        key = (func, op_rules.allows_tf32(), *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self._kernels[key] = op_rules.kernel_of(func, inputs, outputs, args)

@@ -9,12 +9,14 @@ from tests.perf import table
 from tests.perf.closing import ROWS, Rows, render
 from tests.perf.contract import Case
 
+TOLD = pytest.StashKey[list[str]]()  # what routine checks and scenarios have to say at the end
 MODELLED = "model:a10"  # what gpu tests run on where torch sees no GPU
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make room for the closing table."""
     config.stash[ROWS] = Rows()
+    config.stash[TOLD] = []
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plugin decides what cannot run here
@@ -33,6 +35,8 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     """One contract on one device, with its thresholds, sabotaged if the command line says so."""
     number = request.node.get_closest_marker("contract").args[0]
     perf = request.getfixturevalue("perf")
+    if request.param == "model" and not perf.device_name.startswith("model:"):
+        pytest.skip(f"a scripted loader is played by a modelled card only, this is {perf.device_name}")
     asked = request.config.getoption("--perf-sabotage")
     limits = table.row(request.function.__name__, perf.device_name)
     case = Case(number, perf, limits, is_sabotaged=asked in ("all", number))
@@ -54,6 +58,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
     """Print every optimization with its figure and verdict."""
     lines = list(render(config.stash[ROWS], config.getoption("--perf-sabotage")))
+    for told in config.stash[TOLD]:
+        terminalreporter.write_line(told)
     if lines:
         terminalreporter.write_sep("=", "optimizations")
     for text, colour in lines:

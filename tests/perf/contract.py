@@ -1,7 +1,7 @@
 """A contract: one optimization on and off, its thresholds from the table, and the switch that sabotages it."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import pytest
@@ -20,6 +20,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 _ON = {
     "cpu": pytest.mark.perf(min_time="300 ms", max_time="3 s", tolerance="100 %", memory_tolerance="100 %"),
     "gpu": pytest.mark.gpu,
+    "model": pytest.mark.gpu,  # only modelled: what it claims needs a scripted loader
 }
 
 
@@ -92,12 +93,41 @@ class Case:
             name=name,
             **self.limits.plugin_limits(),
         )
-        less, more = (self.limits[k] if k in self.limits else {} for k in ("less", "more"))
-        self._tell(reading, [*less, *more])
+        counted = {**self.limits.get("less", {}), **self.limits.get("most", {})}
+        if self.kind == "cuda" and not {"kernels", "syncs"}.isdisjoint(counted):
+            reading = self._inspected(reading, without, with_)
+        assert reading.without is not None
+        return self.ratios(reading.without, reading)
+
+    def ratios(self, before: Reading, after: Reading) -> Reading:
+        """Hold the row's ratios against two readings, without the optimization and with it."""
+        reading = replace(after, without=before)
+        less, more, most = (self.limits.get(key, {}) for key in ("less", "more", "most"))
+        self._tell(reading, {**less, **more, **most})
         misses = [self._miss(reading, metric, least, "less") for metric, least in less.items()]
         misses += [self._miss(reading, metric, least, "more") for metric, least in more.items()]
+        misses += [self._too_many(reading, metric, bound) for metric, bound in most.items()]
         self.require(misses)
         return reading
+
+    def loops(self, *, without: Any, with_: Any, step: Callable[[Any], Any], **options: Any) -> Reading:
+        """Measure a loop with each loader, one after the other, and hold the row's limits and ratios."""
+        before = self.perf.loop(without, step, name="without", **options)
+        after = self.perf.loop(with_, step, name="with", **options, **self.limits.plugin_limits())
+        return self.ratios(before, after)
+
+    def _inspected(self, pair: Reading, without: Callable[[], Any], with_: Callable[[], Any]) -> Reading:
+        """Measure each arm alone: a card's kernels and syncs are looked at after a step, not in turns."""
+        before, after = self.perf(without, name="without"), self.perf(with_, name="with")
+        assert pair.without is not None
+        return replace(pair, reported=after.reported, without=replace(pair.without, reported=before.reported))
+
+    def _too_many(self, reading: Reading, metric: str, bound: float) -> str:
+        found = figure(reading, metric)
+        if found is None:
+            return f"{metric} was not measured, but the table asks for at most {bound:g}"
+        over = f"{metric} {shown_figure(metric, found)} is above the {bound:g} asked by the table"
+        return over if found > bound else ""
 
     def _counted_limits(self) -> list[str]:
         return [n for n in METRICS if METRICS[n].limit_name in self.limits and METRICS[n].is_count]
@@ -152,7 +182,8 @@ def figure(reading: Reading, metric: str) -> float | None:
     if metric == "flops_per_kernel":
         flops, kernels = (reading.counts.get(name) for name in ("flops", "kernels"))
         return flops / kernels if flops is not None and kernels else None
-    return reading.value(METRICS[metric])
+    counted = reading.reported.get(f"{metric}_per_step")  # what a real card shows after the window
+    return counted if counted is not None else reading.value(METRICS[metric])
 
 
 def shown_figure(metric: str, value: float | None) -> str:

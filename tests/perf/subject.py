@@ -51,6 +51,10 @@ class Training:
         """Train once on another batch."""
         return train_step(self.recipe, batch)
 
+    def calling(self, call: Any) -> "Training":
+        """Give the same training with something else called in the model's place."""
+        return replace(self, recipe=replace(self.recipe, model=call))
+
     def gradients(self) -> dict[str, torch.Tensor]:
         """Return the gradient of the batch by parameter, leaving the weights alone."""
         backward(self.recipe, self.batch)
@@ -79,6 +83,12 @@ def a_batch(size: Size, device: str | torch.device = "cpu", seed: int = 2) -> Ba
         targets=batch.targets.to(device),
         mask=batch.mask.to(device),
     )
+
+
+def parts(batch: Batch, count: int) -> list[Batch]:
+    """Cut a batch into equal ones."""
+    pieces = [values.chunk(count) for values in (batch.features, batch.targets, batch.mask)]
+    return [Batch(*piece) for piece in zip(*pieces, strict=True)]
 
 
 def training(
