@@ -71,11 +71,12 @@ class Checklist:
             Item("pinned memory", "resident" if is_resident else _shown(self._setting("pin_memory")), "on",
                  is_resident or self._setting("pin_memory") is True,
                  "pin in the loader: pageable copies make the host wait"),
-            Item("data in memory", "resident" if is_resident else _shown(storage), "cached, mapped or resident",
+            Item("data in memory", "resident" if is_resident else _shown(storage), "cached or resident",
                  is_resident or storage in _IN_MEMORY,
                  "prepare once and map it; what fits belongs on the device"),
             Item("GPU", f"{self._device}{' (modelled)' if kind == 'model' else ''}", "an accelerator",
-                 kind not in ("cpu", ""), "run it on a GPU, or count on a modelled one: --perf-device=model:a10"),
+                 kind not in ("cpu", ""),
+                 "run it on a GPU, or count on a modelled one: --perf-device=model:a10"),
         )  # fmt: skip
 
     def _workers(self, is_resident: bool) -> Item:
@@ -84,8 +85,12 @@ class Checklist:
         if is_resident:
             return Item(name, "none needed, the data is resident", asked, True)
         is_number = isinstance(found, int) and not isinstance(found, bool)
-        advice = "too many compete for cores and memory" if is_number and found > high else "too few starve it"
-        return Item(name, _shown(found), asked, found == "auto" or (is_number and low <= found <= high), advice)
+        advice = (
+            "too many compete for cores and memory" if is_number and found > high else "too few starve it"
+        )
+        return Item(
+            name, _shown(found), asked, found == "auto" or (is_number and low <= found <= high), advice
+        )
 
     def during(self, reading: Reading, epoch_samples: int | None = None) -> tuple[Item, ...]:
         """Return the items that a reading answers: utilization, memory, epoch time, room in memory."""
@@ -98,10 +103,12 @@ class Checklist:
             Item("utilization", show(used, Unit.FRACTION) + how, show(wanted.utilization, Unit.FRACTION),
                  used is not None and used >= wanted.utilization,
                  "see data wait and launches: a larger batch, fewer launches, faster loading"),
-            Item("peak memory", show(memory, Unit.BYTES) + how, f"{show(wanted.memory_bytes, Unit.BYTES)} or more",
+            Item("peak memory", show(memory, Unit.BYTES) + how,
+                 f"{show(wanted.memory_bytes, Unit.BYTES)} or more",
                  memory is not None and memory >= wanted.memory_bytes,
                  "room for a larger batch; a small model cannot fill a card and need not"),
-            Item("epoch", show(epoch, Unit.SECONDS) + how, f"at most {show(wanted.epoch_seconds, Unit.SECONDS)}",
+            Item("epoch", show(epoch, Unit.SECONDS) + how,
+                 f"at most {show(wanted.epoch_seconds, Unit.SECONDS)}",
                  epoch is not None and epoch <= wanted.epoch_seconds, "raise samples/s"),
             Item("fits into memory", too_much or "yes", "no out-of-memory", not too_much,
                  "halve the batch and double the accumulation"),

@@ -8,8 +8,8 @@ import pytest
 from perfsuite import options
 
 if TYPE_CHECKING:
-    from perfsuite.meter import Perf
     from perfsuite.checklist import Checklist
+    from perfsuite.meter import Perf
     from perfsuite.monitor import GpuMonitor
     from perfsuite.running import PerfRun
 

@@ -100,9 +100,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_asked = kwargs.get("device") == TARGET if kwargs else False
         if not inputs:
             # What torch makes by itself inside an operator lies where the operator runs; a number does not.
-            by_itself = (
-                self.has_residents and not self.is_asked and rule.is_factory and has_extent(outputs)
-            )
+            by_itself = self.has_residents and not self.is_asked and rule.is_factory and has_extent(outputs)
             return is_asked or by_itself or (self.all_resident and has_extent(outputs))
         blocks = [self.memory.block(tensor.untyped_storage()) for tensor in inputs]
         here = [block is not None and block.resident for block in blocks]
@@ -205,7 +203,12 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _kernel(self, func: Any, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]) -> Kernel:
         """Cost an operator once for each combination of shapes; a step repeats few of them many times."""
-        key = (func, op_rules.allows_tf32(), *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
+        key = (
+            func,
+            op_rules.allows_tf32(),
+            *((t.shape, t.dtype) for t in inputs),
+            *(t.shape for t in outputs),
+        )
         kernel = self._kernels.get(key)
         if kernel is None:
             kernel = self._kernels[key] = op_rules.kernel_of(func, inputs, outputs, args)

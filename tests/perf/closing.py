@@ -32,6 +32,8 @@ class Rows:
 
 
 ROWS = pytest.StashKey[Rows]()
+TOLD = pytest.StashKey[list[str]]()  # what routine checks and scenarios have to say at the end
+SECTIONS = pytest.StashKey[dict[str, list[str]]]()  # of docs/claims.md, by document
 
 
 def render(rows: Rows, sabotage: str | None) -> Iterator[tuple[str, str]]:

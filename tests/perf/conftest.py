@@ -1,15 +1,15 @@
 """The suite's fixtures, the modelled card for gpu tests where there is no real one, and the closing table."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from perfsuite.plugin import RUN
-from tests.perf import table
-from tests.perf.closing import ROWS, Rows, render
+from tests.perf import claims, table
+from tests.perf.closing import ROWS, SECTIONS, TOLD, Rows, render
 from tests.perf.contract import Case
 
-TOLD = pytest.StashKey[list[str]]()  # what routine checks and scenarios have to say at the end
 MODELLED = "model:a10"  # what gpu tests run on where torch sees no GPU
 
 
@@ -17,6 +17,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make room for the closing table."""
     config.stash[ROWS] = Rows()
     config.stash[TOLD] = []
+    config.stash[SECTIONS] = {}
 
 
 @pytest.hookimpl(tryfirst=True)  # before the plugin decides what cannot run here
@@ -53,6 +54,22 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = yield
     item.config.stash[ROWS].note(item, report)
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the page of claims where it was asked for and all documents ran."""
+    path, sections = session.config.getoption("--perf-claims"), session.config.stash[SECTIONS]
+    if not path:
+        return
+    missing = [document.name for document in claims.load() if document.name not in sections]
+    if missing or session.exitstatus != pytest.ExitCode.OK:
+        session.config.stash[TOLD].append(f"{path} was not written: {', '.join(missing) or 'a test'} failed")
+        return
+    run = session.config.stash[RUN]
+    device = next(iter(run.ledger.results.values())).readings[0].device
+    how = f"modelled for {device}, no figure is measured" if device.startswith("model") else f"on {device}"
+    Path(path).write_text(claims.page(sections.values(), how), encoding="utf-8")
+    session.config.stash[TOLD].append(f"written to {path}")
 
 
 def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""A contract: one optimization on and off, its thresholds from the table, and the switch that sabotages it."""
+"""A contract: one optimization on and off, its thresholds from the table, and how it is sabotaged."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -168,7 +168,9 @@ class Case:
         """Require two tensors to be the same within a share of the first one's largest value."""
         expected, actual = (torch.as_tensor(value).detach().double().cpu() for value in (expected, actual))
         size = float(expected.abs().max()) or 1.0
-        off = float((expected - actual).abs().max()) / size if expected.shape == actual.shape else float("inf")
+        off = (
+            float((expected - actual).abs().max()) / size if expected.shape == actual.shape else float("inf")
+        )
         if not off <= tolerance:
             raise Broken(f"{what} differs by {off:.2g} of its size, at most {tolerance:g} is allowed")
 

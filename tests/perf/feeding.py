@@ -1,4 +1,4 @@
-"""Data for the loading contracts: windows at the speed of memory, of a slow disk, or copied by each worker."""
+"""Data for the loading contracts: windows as fast as memory, as slow as a disk, or copied by workers."""
 
 import os
 import time
@@ -58,7 +58,9 @@ def slowed(windows: Windows, **delays: Any) -> Windows:
     return replace(windows, series=SlowSeries(windows.series.values, windows.series.observed, **delays))
 
 
-def loader(windows: Windows, *, shuffle: bool = False, step_seconds: float | None = None, **switches: Any) -> Loader:
+def loader(
+    windows: Windows, *, shuffle: bool = False, step_seconds: float | None = None, **switches: Any
+) -> Loader:
     """Build the subject's own loader for the CPU."""
     config = LoaderConfig(**{"pin_memory": False, **switches})
     return build_loader(windows, config, shuffle=shuffle, seed=0, step_seconds=step_seconds)

@@ -1,4 +1,4 @@
-"""Where a training's time goes: loader, transfer, forward, backward, optimizer, logging; timed from outside."""
+"""Where a training's time goes, from the loader to the log; timed from outside."""
 
 import contextlib
 import time

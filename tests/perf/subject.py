@@ -1,6 +1,7 @@
 """The Social-xLSTM in the sizes the contracts use: a model, its step and a batch, all on one device."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from social_xlstm.train.step import Recipe, Sums, backward, drop_gradients, trai
 
 @dataclass(frozen=True)
 class Size:
-    """How large a training is; the default is small enough for a CPU and large enough to show every effect."""
+    """How large a training is; the default suits a CPU and still shows every effect."""
 
     windows: int = 4
     detectors: int = 24
@@ -61,6 +62,17 @@ class Training:
         found = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
         drop_gradients(replace(self.recipe, set_to_none=True))
         return found
+
+
+@contextlib.contextmanager
+def plain_products() -> Iterator[None]:
+    """Keep oneDNN out: some virtual machines advertise bfloat16 units and die of using them."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags warns on a build without Intel's GPUs
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def positions(detectors: int) -> torch.Tensor:

@@ -21,7 +21,9 @@ def add_switches(parser: pytest.Parser) -> None:
         "--perf-steps", metavar="N", type=_steps, default=200, help="steps the routine check profiles (200)"
     )
     group.addoption(
-        "--perf-config", metavar="YAML", help="training that routine check and checklist look at (the default)"
+        "--perf-config",
+        metavar="YAML",
+        help="training that routine check and checklist look at (the default)",
     )
     group.addoption(
         "--perf-claims", metavar="PATH", help="write what the scenarios found beside the documents' claims"

@@ -12,7 +12,7 @@ PART = "stack.blocks.0.xlstm.proj_up.weight"  # a large weight deep inside an en
 
 @contract("O1", "cpu", "gpu")
 def test_shared_encoder_beats_the_per_detector_loop(case):
-    """One encoder over all detectors computes the same as a loop of tied ones, in a fraction of the launches."""
+    """One encoder over all detectors computes what a loop of tied ones does, in a fraction of the launches."""
     size = Size()
     loop = training(case.device, size, encoder="per_vd")
     shared = training(case.device, size)
@@ -45,9 +45,7 @@ def test_groups_of_detectors_bound_the_memory(case):
     """Only one group's activations exist at a time, and the loss is that of all detectors at once."""
     size = Size(windows=8)
     shared = training(case.device, size)
-    grouped = training(
-        case.device, size, encoder="grouped", group_size=case.optimized(4, size.detectors)
-    )
+    grouped = training(case.device, size, encoder="grouped", group_size=case.optimized(4, size.detectors))
     case.compare(without=shared.step, with_=grouped.step, samples=size.windows, result=lambda loss: loss)
 
 

@@ -11,7 +11,7 @@ from social_xlstm.data.loader import build_loader
 from social_xlstm.data.series import Series
 from social_xlstm.data.workers import choose_num_workers, host_memory_bytes
 from social_xlstm.errors import InputError
-from tests.perf.contract import Broken, contract
+from tests.perf.contract import contract
 from tests.perf.feeding import (
     AsConfigured,
     CopiedSeries,
@@ -50,13 +50,12 @@ def test_one_gather_beats_a_dict_of_detectors(case):
 @contract("O8", "cpu")
 def test_automatic_workers_keep_a_slow_disk_from_starving_the_step(case):
     """Chosen by measurement, workers hide a loader as slow as the step; forty of them are refused."""
-    trained = training(case.device, SMALL)
-    windows = slowed(prepared(detectors=8).train, seconds=0.010)
-    step_seconds = 0.010
-    chosen = loader(windows, batch_size=4, num_workers=case.optimized("auto", 0), step_seconds=step_seconds)
+    trained = training(case.device, Size())
+    windows = slowed(prepared(detectors=24).train, seconds=0.020)
+    chosen = loader(windows, batch_size=4, num_workers=case.optimized("auto", 0), step_seconds=0.020)
     case.loops(without=loader(windows, batch_size=4, num_workers=0), with_=chosen, step=trained.on)
     case.tell(f"chose {chosen.num_workers}")
-    with pytest.raises(InputError, match="num_workers is 40, but more than .* only compete"):
+    with pytest.raises(InputError, match=r"num_workers is 40, but more than .* only compete"):
         loader(windows, batch_size=4, num_workers=40)
 
 
@@ -67,7 +66,7 @@ def test_automatic_workers_are_within_a_tenth_of_the_best(case):
     batches = [a_batch(SMALL)]
     step_seconds = case.perf(trained.step, samples_per_step=4, name="step alone").step_seconds
     speeds = {}
-    for cost in (0.2, 1.0, 3.5):  # of a step's time
+    for cost in (0.2, 3.5):  # of a step's time
         chosen = choose_num_workers(cost * step_seconds, step_seconds, cores=20)
         chosen = case.optimized(chosen, 0)
         for workers in sorted({0, 1, 2, 4, 8, chosen}):
@@ -92,9 +91,9 @@ def _behind(cost: float, chosen: int, share: float, least: float) -> str:
 
 @contract("O9", "cpu")
 def test_prefetching_bridges_a_loader_that_stalls_now_and_then(case):
-    """Eight batches ahead hide every eighth batch's stall; one does not. Host memory is as the formula says."""
-    trained = training(case.device, SMALL)
-    windows = slowed(prepared(detectors=8).train, burst_seconds=0.040, batch_size=4)
+    """Eight batches ahead hide every eighth batch's stall, one does not; host memory is the formula's."""
+    trained = training(case.device, Size())
+    windows = slowed(prepared(detectors=24).train, burst_seconds=0.100, batch_size=4)
     ahead = loader(windows, batch_size=4, num_workers=1, prefetch_factor=case.optimized(8, 1))
     short = loader(windows, batch_size=4, num_workers=1, prefetch_factor=1)
     case.loops(without=short, with_=ahead, step=trained.on)
@@ -137,7 +136,9 @@ def test_dropping_the_last_batch_keeps_one_shape_and_one_graph(case):
     case.loop(batches, trained.on)
     torch.compiler.reset()
     most = case.limits["graphs"]
-    case.require([f"{graphs} graphs for {len(shapes)} shapes, above the {most} asked by the table"] * (graphs > most))
+    case.require(
+        [f"{graphs} graphs for {len(shapes)} shapes, above the {most} asked by the table"] * (graphs > most)
+    )
 
 
 def _graphs() -> int:
@@ -154,15 +155,21 @@ def test_a_hung_worker_ends_in_a_clear_error(case):
     timeout = case.optimized(1.0, 0.0)
     hung = loader(slowed(windows, seconds=4.0), batch_size=4, num_workers=1, timeout=timeout)
     case.loop(loader(windows, batch_size=4, num_workers=1, timeout=timeout), trained.on)
+    said = _said_by(hung)
+    hung.close()
+    case.tell(f"told after {timeout:g} s")
+    case.require(
+        [] if "a worker hangs: find where with num_workers 0" in said else [f"a hung worker said: {said}"]
+    )
+
+
+def _said_by(hung) -> str:
+    """Return the error of a loader that waits too long, or that there was none."""
     try:
         next(iter(hung))
     except TimeoutError as error:
-        assert "a worker hangs: find where with num_workers 0" in str(error)
-        case.tell(f"told after {timeout:g} s")
-    else:
-        raise Broken("the loader waited for a worker that hung, and said nothing")
-    finally:
-        hung.close()
+        return str(error)
+    return "nothing, the loader waited for it"
 
 
 @contract("O23", "cpu")
@@ -195,4 +202,6 @@ def test_workers_share_one_copy_of_the_data(case):
     assert reading.steps > len(workers), "not every worker has read yet"
     case.tell(f"a worker's own memory {own:.0f} MiB, the data {size} MiB")
     most = case.limits["own_mebibytes"]
-    case.require([f"a worker holds {own:.0f} MiB of its own, above the {most} asked by the table"] * (own > most))
+    case.require(
+        [f"a worker holds {own:.0f} MiB of its own, above the {most} asked by the table"] * (own > most)
+    )

@@ -7,7 +7,7 @@ import torch
 
 from social_xlstm.train.precision import compile_or_eager
 from tests.perf.contract import contract
-from tests.perf.subject import Size, training
+from tests.perf.subject import Size, plain_products, training
 
 
 @pytest.mark.parametrize("precision", ["16-mixed", "bf16-mixed"])
@@ -17,7 +17,7 @@ def test_mixed_precision_halves_activations_and_learns_as_well(case, precision):
     size = Size(windows=8, detectors=16, width=64)
     plain = training(case.device, size)
     mixed = training(case.device, size, precision=case.optimized(precision, "32-true"))
-    with plain_products():
+    with plain_products() if precision == "bf16-mixed" else contextlib.nullcontext():
         case.compare(without=plain.step, with_=mixed.step, samples=size.windows)
         reached = [_loss_after(30, case.device, p) for p in ("32-true", mixed.recipe.precision.name)]
     case.tell(f"loss after 30 steps {reached[0]:.4f} → {reached[1]:.4f}")
@@ -27,11 +27,6 @@ def test_mixed_precision_halves_activations_and_learns_as_well(case, precision):
 def _loss_after(steps: int, device: str, precision: str) -> float:
     trained = training(device, Size(windows=4, detectors=4), precision=precision, lr=3e-3)
     return float([trained.step() for _ in range(steps)][-1])
-
-
-def plain_products():
-    """Keep oneDNN out: some virtual machines advertise bfloat16 units and die of using them."""
-    return torch.backends.mkldnn.flags(enabled=False)
 
 
 @contract("O15", "gpu")
@@ -64,7 +59,9 @@ def tf32_products(allowed: bool):
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's own
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit.script_method` is deprecated:DeprecationWarning"
+)  # torch's own
 @contract("O16", "cpu")
 def test_compiling_pays_after_its_warm_up(case):
     """The compiled model gives the same loss faster, from one graph that is never compiled again."""

@@ -9,8 +9,9 @@ import pytest
 from social_xlstm import config_file
 from social_xlstm.data.synthetic import SyntheticOptions, generate
 from social_xlstm.train.assemble import assemble
+from social_xlstm.train.hooks import Callback
 from social_xlstm.train.loop import Trainer
-from tests.perf.conftest import TOLD
+from tests.perf.closing import TOLD
 from tests.perf.stages import Stages, device_clock, watched
 
 
@@ -22,6 +23,18 @@ def configured(request, device):
     if not Path(config.data.path).exists():
         traffic = generate(SyntheticOptions(detectors=20, steps=4000))
     return assemble(config, traffic=traffic), traffic is not None
+
+
+class StopAfter(Callback):
+    """End a training after so many batches."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+        self.trainer: Trainer | None = None
+
+    def on_step(self, state, loss):
+        if state.batches >= self._batches:
+            self.trainer.request_stop("the routine check")
 
 
 @pytest.mark.routine
@@ -36,10 +49,15 @@ def test_where_the_first_steps_go(perf, request, training_checklist):
     loader = assembly.training_loader()
     epochs = math.ceil(steps / len(loader))
     trainer_config = replace(config, max_epochs=epochs, limit_train_batches=min(steps, len(loader)))
-    stages = Stages(device_clock(perf.device))
+    stages, limit = Stages(device_clock(perf.device)), StopAfter(steps)
     trainer = Trainer(
-        assembly.model, trainer_config, assembly.config.optimizer, callbacks=[stages], arrange=assembly.arrange
+        assembly.model,
+        trainer_config,
+        assembly.config.optimizer,
+        callbacks=[stages, limit],
+        arrange=assembly.arrange,
     )
+    limit.trainer = trainer
     with watched(trainer, stages):
         state = trainer.fit(replace(assembly.plan(), train=loader, val=None))
     shares = stages.shares
@@ -54,4 +72,4 @@ def test_where_the_first_steps_go(perf, request, training_checklist):
         tell(f"  {item.line()}")
     assert sum(shares.values()) == pytest.approx(1)
     assert min(shares[name] for name in ("forward", "backward", "optimizer", "loader")) > 0
-    assert state.batches >= steps
+    assert steps == state.batches

@@ -32,7 +32,9 @@ class Processes:
         first.stdin.write(f"{command}\n")
         first.stdin.flush()
         answer = first.stdout.readline().strip()
-        assert answer == command.split()[0], f"a process ended instead of answering {command!r}: {answer!r}"
+        assert answer == command.partition(" ")[0], (
+            f"a process ended instead of answering {command!r}: {answer!r}"
+        )
 
     def close(self) -> None:
         """End both, whatever state they are in."""
@@ -57,9 +59,7 @@ def test_two_processes_train_as_one_on_the_joined_batch(case, processes, tmp_pat
     processes.tell(f"gradients {tmp_path / 'gradients.pt'}")
     found = torch.load(tmp_path / "gradients.pt", weights_only=True)
     assert expected.keys() == found.keys()
-    reading = case.compare(
-        without=alone.step, with_=lambda: processes.tell("step"), samples=SIZE.windows
-    )
+    reading = case.compare(without=alone.step, with_=lambda: processes.tell("step"), samples=SIZE.windows)
     case.tell(f"efficiency {reading.speedup / 2:.0%} of two processes on this machine's cores")
     for name in expected:
         case.agree(f"the joined gradient of {name}", expected[name], found[name], 1e-3)

@@ -85,7 +85,10 @@ def test_the_memory_ladder_halves_the_batch_until_it_fits(case):
     model = training(case.device, size).model
     fits = _refusing(model, more_than=4)
     config = TrainerConfig(
-        max_epochs=1, device=case.device, out_of_memory=case.optimized("ladder", "raise"), early_stop_patience=None
+        max_epochs=1,
+        device=case.device,
+        out_of_memory=case.optimized("ladder", "raise"),
+        early_stop_patience=None,
     )
     trainer = Trainer(fits, config, OptimizerConfig(), callbacks=[heard])
     plan = Plan(OneBatch(size, 16, case.device), rebuild=lambda batch: OneBatch(size, batch, case.device))
@@ -117,7 +120,7 @@ def _refusing(model, more_than):
 
 @contract("O17", "gpu")
 def test_dropped_gradients_are_neither_filled_nor_kept(case):
-    """Gradients set to None cost no zero-fill, no addition, and no memory while the next step runs forward."""
+    """Gradients set to None cost no zero-fill, no addition, and no memory in the next forward pass."""
     size = Size(windows=2, detectors=4, width=128)
 
     def measured(name: str, *, set_to_none: bool):

@@ -5,14 +5,13 @@ from typing import NamedTuple
 
 import torch
 
-from perfsuite.series import dominant_period
-from perfsuite.statistics import mean, quantile
 from social_xlstm.config import LoaderConfig
 from social_xlstm.data.collate import Batch
 from social_xlstm.data.loader import build_loader
 from social_xlstm.train.transfer import move_to_device
 from tests.perf.contract import contract
 from tests.perf.feeding import AsConfigured, prepared
+from tests.perf.steadiness import period, swing
 from tests.perf.subject import Size, a_batch, training
 
 WIDE = Size(windows=64, detectors=325)  # 1.2 MB: a batch of the documents' size
@@ -91,35 +90,23 @@ def test_resident_data_never_crosses_the_bus(case):
 @contract("O26", "model")
 def test_workers_that_stay_keep_the_utilization_steady(case):
     """Workers started anew at every epoch let the card idle each time; those that stay do not."""
-    size = Size(windows=32, detectors=16, width=128)
+    size = Size(windows=48, detectors=16, width=128, blocks=1, slstm_at=())
     trained = training(case.device, size)
     batches = [a_batch(size)]
 
     def seen(*, persistent: bool, name: str):
         config = LoaderConfig(num_workers=4, prefetch_factor=4, persistent_workers=persistent)
-        reading = case.perf.loop(
-            AsConfigured(batches, config, epoch=60), trained.on, modelled_batch_time="20 ms", name=name
+        return case.perf.loop(
+            AsConfigured(batches, config, epoch=150), trained.on, modelled_batch_time="20 ms", name=name
         )
-        return reading, sampled(reading)
 
-    (before, starving), (after, steady) = (
-        seen(persistent=False, name="without"),
-        seen(persistent=case.optimized(True, False), name="with"),
-    )
-    swings = [quantile(cells, 0.95) - quantile(cells, 0.05) for cells in (starving, steady)]
-    period = dominant_period(starving)
+    before = seen(persistent=False, name="without")
+    after = seen(persistent=case.optimized(True, False), name="with")
+    swings, repeats = [swing(one) for one in (before, after)], period(before)
     case.tell(f"swing {swings[0]:.0%} → {swings[1]:.0%}")
     case.tell(f"utilization {before.utilization:.0%} → {after.utilization:.0%}")
-    case.tell("no period" if period is None else f"period {period * SAMPLE_SECONDS:.1f} s before")
+    case.tell("no period" if repeats is None else f"period {repeats:.1f} s before")
     most = case.limits["swing"]
-    case.require([f"the swing is {swings[1]:.0%}, above the {most:.0%} asked by the table"] * (swings[1] > most))
-
-
-SAMPLE_SECONDS = 1 / 6  # how often a driver renews its figure
-
-
-def sampled(reading) -> list[float]:
-    """Return the utilization as a driver's samples would show it."""
-    each = reading.wall_seconds / len(reading.series)
-    count = max(round(SAMPLE_SECONDS / each), 1)
-    return [mean(reading.series[i : i + count]) for i in range(0, len(reading.series) - count + 1, count)]
+    case.require(
+        [f"the swing is {swings[1]:.0%}, above the {most:.0%} asked by the table"] * (swings[1] > most)
+    )
