@@ -84,13 +84,11 @@ class Checklist:
         found, name, asked = self._setting("num_workers"), "loader workers", f"{low} to {high}, or auto"
         if is_resident:
             return Item(name, "none needed, the data is resident", asked, True)
-        is_number = isinstance(found, int) and not isinstance(found, bool)
-        advice = (
-            "too many compete for cores and memory" if is_number and found > high else "too few starve it"
-        )
-        return Item(
-            name, _shown(found), asked, found == "auto" or (is_number and low <= found <= high), advice
-        )
+        number = found if isinstance(found, int) and not isinstance(found, bool) else None
+        is_met = found == "auto" or (number is not None and low <= number <= high)
+        is_many = number is not None and number > high
+        advice = "too many compete for cores and memory" if is_many else "too few starve it"
+        return Item(name, _shown(found), asked, is_met, advice)
 
     def during(self, reading: Reading, epoch_samples: int | None = None) -> tuple[Item, ...]:
         """Return the items that a reading answers: utilization, memory, epoch time, room in memory."""

@@ -9,14 +9,14 @@ from typing import Any
 from perfsuite.units import Unit, show
 
 FOLDER = Path(__file__).with_name("documents")
-_LOWER_IS_BETTER = ("step_seconds", "epoch_seconds", "copy_seconds", "peak_memory", "parameters", "swing")
+_LOWER_IS_BETTER = ("step_seconds", "epoch_seconds", "transfer_seconds", "peak_memory", "parameters", "swing")
 UNITS = {
     "utilization": Unit.FRACTION,
     "samples_per_s": Unit.PER_SECOND,
     "peak_memory": Unit.BYTES,
     "epoch_seconds": Unit.SECONDS,
     "step_seconds": Unit.SECONDS,
-    "copy_seconds": Unit.SECONDS,
+    "transfer_seconds": Unit.SECONDS,
     "data_wait": Unit.FRACTION,
     "swing": Unit.FRACTION,
     "period": Unit.SECONDS,
@@ -28,7 +28,7 @@ LABELS = {
     "peak_memory": "peak memory",
     "epoch_seconds": "epoch",
     "step_seconds": "step",
-    "copy_seconds": "waiting for copies, a step",
+    "transfer_seconds": "transfer of a batch",
     "data_wait": "waiting for data",
     "swing": "utilization swing",
     "period": "period",
@@ -122,9 +122,9 @@ def page(sections: Iterable[Iterable[str]], how: str) -> str:
         "# What the five documents claim, and what holds",
         "",
         f"Made by `make claims`; {how}.",
-        "The Social-xLSTM stands in for the documents' models, at their shapes. What one process needs to load a",
-        "window is stated in `tests/perf/documents/claims.toml`, where the claims are, beside the configurations",
-        "before and after. «Holds»: at this shape, on this card, the figure is at least as good as claimed.",
+        "The Social-xLSTM stands in for the documents' models, at their shapes. What one process needs to",
+        "load a window is stated in `tests/perf/documents/claims.toml`, where the claims are, beside the",
+        "configurations. «Holds»: at this shape, on this card, the figure is at least as good as claimed.",
         "A document's own data and card cannot be repeated here; shares and ratios can be argued with.",
     ]
     for section in sections:

@@ -12,10 +12,12 @@ from perfsuite.meter import Perf
 from perfsuite.records import Reading
 from social_xlstm import config_file
 from social_xlstm.config import Config
+from social_xlstm.data.loader import build_loader
 from social_xlstm.data.synthetic import SyntheticOptions, generate
 from social_xlstm.train.assemble import Assembly, assemble
 from social_xlstm.train.loop import Trainer
 from social_xlstm.train.step import train_step
+from social_xlstm.train.transfer import move_to_device
 from tests.perf.claims import Document, Figures
 from tests.perf.feeding import AsConfigured
 from tests.perf.steadiness import period, swing
@@ -42,7 +44,27 @@ def run(perf: Perf, document: Document, side: str, changes: Sequence[str] = (), 
             modelled_batch_time=document.window_ms * batch_size / 1000 if is_modelled else None,
             name=name or side,
         )
-    return _figures(reading, windows, sum(p.numel() for p in assembly.model.parameters()))
+        transfer = perf(
+            _transfer(assembly, config), samples_per_step=batch_size, name=f"{name or side}, transfer"
+        )
+    parameters = sum(p.numel() for p in assembly.model.parameters())
+    return _figures(reading, windows, parameters, transfer)
+
+
+def _transfer(assembly: Assembly, config: Config) -> Callable[[], torch.Tensor]:
+    """Return a step that brings one batch to the device and reads it there once."""
+    switches = replace(assembly.config.data.loader, num_workers=0, prefetch_factor=None)
+    loader = build_loader(assembly.prepared.train, switches, shuffle=False, seed=0)
+    batch = next(iter(loader))
+    if config.data.loader.pin_memory:
+        batch = batch.pin_memory()
+    how = {"non_blocking": config.trainer.non_blocking}
+
+    def transfer() -> torch.Tensor:
+        moved = move_to_device(batch, assembly.device, **how)
+        return moved.features.sum() + moved.targets.sum() + moved.mask.sum()
+
+    return transfer
 
 
 def _placed(config: Config, device: str, is_modelled: bool) -> Config:
@@ -93,18 +115,15 @@ def _arithmetic(config: Config) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def _figures(reading: Reading, windows: int, parameters: int) -> Figures:
-    copying = reading.reported.get("modelled_copy_gap_share")
-    step, speed = reading.step_seconds, reading.samples_per_s
+def _figures(reading: Reading, windows: int, parameters: int, transfer: Reading) -> Figures:
+    speed = reading.samples_per_s
     return {
         "utilization": reading.utilization,
         "samples_per_s": speed,
         "peak_memory": reading.peak_memory_bytes,
         "epoch_seconds": windows / speed if speed else None,
-        "step_seconds": step,
-        "copy_seconds": None
-        if copying is None or step is None
-        else copying * reading.wall_seconds / reading.steps,
+        "step_seconds": reading.step_seconds,
+        "transfer_seconds": transfer.step_seconds,
         "data_wait": reading.data_wait,
         "swing": swing(reading),
         "period": period(reading),

@@ -1,18 +1,24 @@
 """Contracts of the model: how detectors are encoded (O1–O4), its cells (O20), its pooling (O21)."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
+from scripts.los_loop import Job, train
 from social_xlstm.config import PoolingConfig
 from social_xlstm.model.stacked import stack_weights
 from tests.perf.contract import contract
 from tests.perf.subject import Size, load, total_gradient, training
 
+DATA = Path(__file__).parents[3] / "shared" / "data"
+SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=60", "trainer.limit_val_batches=8")
 PART = "stack.blocks.0.xlstm.proj_up.weight"  # a large weight deep inside an encoder
 
 
 @contract("O1", "cpu", "gpu")
 def test_shared_encoder_beats_the_per_detector_loop(case):
-    """One encoder over all detectors computes what a loop of tied ones does, in a fraction of the launches."""
+    """One encoder over all detectors computes what a loop of tied ones does, in fewer launches."""
     size = Size()
     loop = training(case.device, size, encoder="per_vd")
     shared = training(case.device, size)
@@ -110,3 +116,19 @@ def test_pooling_over_real_positions_learns_and_costs_little(case):
     case.compare(without=alone.step, with_=pooled.step, samples=size.windows)
     case.tell(f"a forecast hears {int(reach.sum()) - 1} neighbours")
     assert [2, 3, 4, 5, 6, 7, 8] == reach.nonzero().flatten().tolist()
+
+
+@pytest.mark.skipif(not (DATA / "los_loop").is_dir(), reason="needs los_loop/ in ../shared/data")
+@contract("O21", "cpu")
+def test_real_neighbours_lower_the_error_on_real_traffic(case):
+    """Sixty updates on Los Angeles' freeways forecast better with neighbours than with zeros instead."""
+
+    def error(radius: float) -> float:
+        return train(Job("pooled", 0, str(DATA), (*SHORT, f"social_pooling.radius={radius:g}"))).rmse
+
+    alone, pooled = error(0.0), error(case.optimized(5000.0, 0.0))
+    case.tell(f"RMSE {alone:.3f} → {pooled:.3f} mph")
+    least = case.limits["accuracy"]
+    told = f"the error falls {alone / pooled:.4f} times, below the {least} asked by the table"
+    case.step(training(case.device).step, samples=4)
+    case.require([told] * (alone / pooled < least))

@@ -15,12 +15,12 @@ DOCUMENTS = claims.load()
 def test_the_document_s_before_and_after(perf, document, request):
     """Both sides run at the document's shape; its claims are told with what was found, right or wrong."""
     before, after = (run(perf, document, side) for side in ("before", "after"))
-    findings = []
-    for claim in document.claims:
-        alone = None
-        if claim.of == "alone" and not claim.needs:
-            alone = run(perf, document, "before", claim.change, name=" ".join(claim.change))
-        findings.append(claims.judge(claim, before, after, alone))
+    alone = {
+        claim.change: run(perf, document, "before", claim.change, name=" ".join(claim.change))
+        for claim in {claim.change: claim for claim in document.claims}.values()
+        if claim.of == "alone" and not claim.needs
+    }
+    findings = [claims.judge(claim, before, after, alone.get(claim.change)) for claim in document.claims]
     section = list(claims.section(document, before, after, findings))
     request.config.stash[SECTIONS][document.name] = section
     told = request.config.stash[TOLD]

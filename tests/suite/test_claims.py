@@ -58,3 +58,13 @@ def test_the_page_has_every_document_and_every_claim():
             what = {"alone": " (alone)", "gain": " (all together)"}.get(claim.of, "")
             assert f"| {claim.text}{what} | " in page
     assert "modelled" in page
+
+
+@pytest.mark.parametrize(
+    ("side", "missed"), [("before", ["mixed precision", "loader workers", "pinned memory"]), ("after", [])]
+)
+def test_the_checklist_tells_the_stock_training_before_from_after(training_checklist, side, missed):
+    """Forty workers, full precision and pageable memory are missed; the advised settings are not."""
+    (document,) = [document for document in claims.load() if document.name == "003"]
+    items = training_checklist(config_file.load(document.config(side)), "cuda:0").before()
+    assert missed == [item.name for item in items if not item.is_met]
