@@ -14,6 +14,7 @@ from social_xlstm import config_file
 from social_xlstm.config import Config
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.synthetic import SyntheticOptions, generate
+from social_xlstm.data.workers import most_useful_workers, usable_cores
 from social_xlstm.train.assemble import Assembly, assemble
 from social_xlstm.train.loop import Trainer
 from social_xlstm.train.step import train_step
@@ -74,6 +75,9 @@ def _placed(config: Config, device: str, is_modelled: bool) -> Config:
         loader = replace(loader, num_workers=0, prefetch_factor=None)
         # cuDNN's half-precision recurrence has no counterpart on a CPU; torch would take it to pieces.
         precision = "32-true" if config.model.cell == "lstm" else precision
+    elif isinstance(loader.num_workers, int):
+        # A real loader refuses forty workers on few cores; the most that it takes stand in for them.
+        loader = replace(loader, num_workers=min(loader.num_workers, most_useful_workers(usable_cores())))
     trainer = replace(config.trainer, device=device, devices=1, compile=False, precision=precision)
     return replace(config, data=replace(config.data, loader=loader), trainer=trainer)
 
