@@ -9,11 +9,14 @@ _LEAST_SWING = 0.05  # what moves less has no period worth naming
 
 
 def sampled(reading: Reading) -> tuple[list[float], float]:
-    """Return the modelled series in cells of a sample period each, or of a point where those are longer."""
+    """Return the modelled series in cells of a sample period each, or of a point where those are longer.
+
+    Without its first third: workers start there once and for all, and a measured loop has warmed up before.
+    """
     each = reading.wall_seconds / len(reading.series)
+    steady = reading.series[len(reading.series) // 3 :]
     count = max(round(SAMPLE_SECONDS / each), 1)
-    cells = [mean(reading.series[i : i + count]) for i in range(0, len(reading.series) - count + 1, count)]
-    return cells, each * count
+    return [mean(steady[i : i + count]) for i in range(0, len(steady) - count + 1, count)], each * count
 
 
 def swing(reading: Reading) -> float | None:
