@@ -47,7 +47,7 @@ class Card:
     )  # operator → size, seconds
     products: Mapping[str, tuple[float, ...]] = field(
         default_factory=dict
-    )  # family → cost once, per item, FLOP, byte
+    )  # class of product → cost once, per item, FLOP, byte
 
     @property
     def is_calibrated(self) -> bool:

@@ -15,6 +15,7 @@ _TILES = ((256, 128, 1.0), (128, 128, 1.0), (128, 96, 0.97), (128, 64, 0.92), (1
 _PROLOGUE = 24  # a tile is loaded and stored in the time of so many columns of k
 _SHARPNESS = 4.0  # of the roofline's corner
 _MOST_CORRECTION = 0.9  # in the exponent: a measured card may be off its sheet by this much
+_THIN = 16  # a processor's products with a side no longer than this leave its vectors half empty
 _SMALLEST, _LARGEST = 64, 65_536  # the sizes that were measured; corrections are not carried beyond
 
 
@@ -94,13 +95,19 @@ def _host_seconds(kernel: Kernel, card: Card) -> float:
     """Return what a processor takes: products by their costs, the rest along the measured curves."""
     if kernel.family in (Family.LINEAR, Family.BMM):
         parts = (1.0, kernel.problem[0], kernel.flops, kernel.moved_bytes)
-        return math.fsum(
-            cost * part for cost, part in zip(card.products[kernel.family.value], parts, strict=True)
-        )
+        costs = card.products.get(product_class(kernel.problem), card.products[kernel.family.value])
+        return math.fsum(cost * part for cost, part in zip(costs, parts, strict=True))
     curve = card.curves.get(kernel.op) or card.curves.get(kernel.op.rstrip("_"))
     return _along(
         curve or card.curves[_TYPICAL.get(kernel.family, "add")], kernel.flops or kernel.moved_bytes
     )
+
+
+def product_class(problem: Sequence[int]) -> str:
+    """Return by which costs a processor's product goes: one, a batch, or a batch of thin ones."""
+    if problem[0] == 1:
+        return Family.LINEAR.value
+    return "thin" if min(problem[1:]) <= _THIN else Family.BMM.value
 
 
 def _along(curve: Sequence[tuple[float, float]], size: float) -> float:

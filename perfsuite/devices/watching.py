@@ -209,9 +209,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = (func, is_tf32, *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
         kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[key] = op_rules.kernel_of(
-                func, inputs, outputs, args, is_tf32=is_tf32
-            )
+            kernel = self._kernels[key] = op_rules.kernel_of(func, inputs, outputs, args, is_tf32=is_tf32)
             if not op_rules.has_rule(kernel.op):
                 self.by_bytes.add(kernel.op)
         return kernel

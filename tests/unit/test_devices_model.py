@@ -151,6 +151,16 @@ def test_optimizers_take_the_form_they_take_on_cuda(device, options, most):
     assert found["gradient_memory"] in (30 * 512, 31 * 512)
 
 
+def test_clipping_waits_for_nothing(device):
+    """Norm and factor stay on the card."""
+    weights = [nn.Parameter(on_card(8)) for _ in range(3)]
+    for weight in weights:
+        weight.grad = torch.ones(8, device=CARD)
+    found = counts(device, lambda: nn.utils.clip_grad_norm_(weights, 0.1))
+    assert (0, 0, 0) == (found["syncs"], found["d2h_bytes"], found["blocking_copies"])
+    assert 0 < found["kernels"] < 10
+
+
 def test_lists_are_cut_into_launches_as_on_cuda(device):
     """110 tensors fit into a launch of one list, 64 into one of two."""
     one = [on_card(8) for _ in range(111)]
