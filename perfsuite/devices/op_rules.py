@@ -109,23 +109,25 @@ def has_kernel(func: Any) -> bool:
 
 def has_rule(name: str) -> bool:
     """Tell whether an operator is costed by more than its bytes."""
-    return _family(name) is not Family.BYTES
+    return family_of(name) is not Family.BYTES
 
 
-def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any]) -> Kernel:
+def kernel_of(
+    func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any], *, is_tf32: bool = False
+) -> Kernel:
     """Return what an operator costs; called once for each combination of operator and shapes."""
     name = base_name(func)
     read = sum(_bytes(tensor) for tensor in inputs)
     written = sum(_bytes(tensor) for tensor in outputs)
-    family = _family(name)
+    family = family_of(name)
     precision = _precision([*inputs, *outputs])
+    precision = "tf32" if is_tf32 and precision == "float32" else precision
     launches = _LAUNCHES.get(name, 1)
     problem, flops = (1, 0, 0, 0), 0.0
     if name in _PRODUCTS:
         problem = product(tuple(args[_PRODUCTS[name][0]].shape), tuple(args[_PRODUCTS[name][1]].shape))
         flops = 2.0 * math.prod(problem)
         family = Family.BMM if problem[0] > 1 else Family.LINEAR
-        precision = "tf32" if precision == "float32" and allows_tf32() else precision
     elif family is Family.CONVOLUTION:
         flops = _convolution_flops(name, args, outputs)
         launches += name == "convolution_backward" and bool(args[-1][2])
@@ -142,13 +144,6 @@ def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Se
         width = max(int(inputs[0].shape[-1]), 1)
         problem = (1, max(inputs[0].numel() // width, 1), width, 0)
     return Kernel(name, family, flops, read, written, precision, launches, problem)
-
-
-def allows_tf32() -> bool:
-    """Tell whether torch lets CUDA multiply float32 in TF32, as the running code has set it."""
-    import torch
-
-    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def product(left: Shape, right: Shape) -> tuple[int, int, int, int]:
@@ -169,7 +164,8 @@ def multi_tensor_launches(name: str, args: Sequence[Any]) -> int:
     return max(-(-len(lists[0]) // _MAX_TENSORS[depth - 1]), -(-chunks // _MAX_CHUNKS))
 
 
-def _family(name: str) -> Family:
+def family_of(name: str) -> Family:
+    """Return the cost rule of an operator by its name."""
     if name in _PRODUCTS:
         return Family.LINEAR
     if name in _ROW_FAMILIES:
