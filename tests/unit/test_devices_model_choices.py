@@ -1,25 +1,10 @@
-"""The modelled GPU takes torch's own detours as a card would: clipping, numbers in tensors, vmap, TF32."""
+"""The modelled GPU takes torch's own detours as a card would: loss scalers, numbers in tensors, vmap."""
 
-import pytest
 import torch
 from torch import nn
 
 from perfsuite.modelled import model_step
 from tests.unit.test_devices_model import CARD, counts, device, on_card, silent  # noqa: F401  a fixture
-
-
-def test_clipping_gradients_reads_nothing_back(device):  # noqa: F811
-    """torch groups gradients in native code, which names the CPU; that is no move to the host."""
-    model = nn.Linear(8, 8).to(CARD)
-    x = on_card(4, 8)
-
-    def step():
-        model(x).sum().backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        model.zero_grad()
-
-    found = counts(device, step)
-    assert (0, 0) == (found["syncs"], found["d2h_bytes"])
 
 
 def test_a_loss_scaler_with_a_fused_optimizer_reads_nothing_back(device):  # noqa: F811
@@ -60,20 +45,3 @@ def test_tensors_inside_vmap_know_where_they_are(device):  # noqa: F811
 
     assert 1 == counts(device, lambda: torch.vmap(one)(x))["kernels"]
     assert {torch.device(CARD)} == set(seen)
-
-
-@pytest.mark.parametrize(("dtype", "is_faster"), [(torch.float32, True), (torch.float16, False)])
-def test_tf32_shortens_float32_products_where_torch_allows_it(device, dtype, is_faster):  # noqa: F811
-    """The setting of the running code decides, for the same shapes in the same test."""
-    x = on_card(4096, 4096).to(dtype)
-
-    def seconds(allowed):
-        before = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-        try:
-            return model_step(lambda: x @ x, device, silent, 1).step_seconds
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = before
-
-    exact, rounded = seconds(False), seconds(True)
-    assert (rounded < 0.7 * exact) if is_faster else (rounded == exact)
