@@ -30,6 +30,7 @@ class Placement(TorchFunctionMode):
             tensor.numpy: self._read_out,
             tensor.tolist: self._read_out,
             tensor.device.__get__: self._device,
+            tensor.backward: self._backward,
         }
 
     def __torch_function__(
@@ -67,6 +68,19 @@ class Placement(TorchFunctionMode):
 
     def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return TARGET if self._is_resident(args[0]) else func(*args, **kwargs)
+
+    def _backward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Go on answering in the backward pass, where checkpointed layers run forward once more."""
+        names = ("gradient", "retain_graph", "create_graph", "inputs")
+        asked = {**dict(zip(names, args[1:], strict=False)), **kwargs}
+        with self:
+            torch.autograd.backward(
+                args[0],
+                asked.get("gradient"),
+                asked.get("retain_graph"),
+                bool(asked.get("create_graph", False)),
+                inputs=asked.get("inputs"),
+            )
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, rest = args[0], args[1:]
