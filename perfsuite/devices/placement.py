@@ -69,18 +69,20 @@ class Placement(TorchFunctionMode):
     def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return TARGET if self._is_resident(args[0]) else func(*args, **kwargs)
 
-    def _backward(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Go on answering in the backward pass, where checkpointed layers run forward once more."""
-        names = ("gradient", "retain_graph", "create_graph", "inputs")
-        asked = {**dict(zip(names, args[1:], strict=False)), **kwargs}
-        with self:
-            torch.autograd.backward(
-                args[0],
-                asked.get("gradient"),
-                asked.get("retain_graph"),
-                bool(asked.get("create_graph", False)),
-                inputs=asked.get("inputs"),
-            )
+        module: Any = torch.autograd
+        engine = module._engine_run_backward
+
+        def answered(*called: Any, **options: Any) -> Any:
+            with self:
+                return engine(*called, **options)
+
+        module._engine_run_backward = answered
+        try:
+            return func(*args, **kwargs)
+        finally:
+            module._engine_run_backward = engine
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, rest = args[0], args[1:]
