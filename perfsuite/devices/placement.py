@@ -30,7 +30,6 @@ class Placement(TorchFunctionMode):
             tensor.numpy: self._read_out,
             tensor.tolist: self._read_out,
             tensor.device.__get__: self._device,
-            tensor.backward: self._backward,
         }
 
     def __torch_function__(
@@ -68,21 +67,6 @@ class Placement(TorchFunctionMode):
 
     def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return TARGET if self._is_resident(args[0]) else func(*args, **kwargs)
-
-    def _backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Go on answering in the backward pass, where checkpointed layers run forward once more."""
-        module: Any = torch.autograd
-        engine = module._engine_run_backward
-
-        def answered(*called: Any, **options: Any) -> Any:
-            with self:
-                return engine(*called, **options)
-
-        module._engine_run_backward = answered
-        try:
-            return func(*args, **kwargs)
-        finally:
-            module._engine_run_backward = engine
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, rest = args[0], args[1:]

@@ -2,7 +2,6 @@
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from perfsuite.modelled import model_step
 from tests.unit.test_devices_model import CARD, counts, device, on_card, silent  # noqa: F401  a fixture
@@ -45,22 +44,4 @@ def test_tensors_inside_vmap_know_where_they_are(device):  # noqa: F811
         return row.to(CARD) * 2
 
     assert 1 == counts(device, lambda: torch.vmap(one)(x))["kernels"]
-    assert {torch.device(CARD)} == set(seen)
-
-
-def test_a_layer_run_again_in_the_backward_pass_knows_where_it_is(device):  # noqa: F811
-    """Code that asks for the device must decide alike in the forward pass and in its recomputation."""
-    weight = on_card(8, 8).requires_grad_()
-    seen = []
-
-    def layer(x):
-        seen.append(x.device)
-        return torch.tanh(x @ weight)
-
-    def step():
-        x = on_card(4, 8).requires_grad_()
-        checkpoint(layer, x, use_reentrant=False).sum().backward()
-        weight.grad = None
-
-    counts(device, step)
     assert {torch.device(CARD)} == set(seen)
