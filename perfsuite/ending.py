@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from perfsuite import baselines
+from perfsuite.collect import SecondStage
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
+from perfsuite.fresh import Command
+from perfsuite.gathering import Gathered, gather
+from perfsuite.judge import is_suspicion
 from perfsuite.records import Result
 from perfsuite.remember import remember
 from perfsuite.report import machine, terminal
@@ -33,6 +37,11 @@ class Ledger:
     def is_measured(self) -> bool:
         """Tell whether anything at all was measured."""
         return self.benchmarked > 0 or any(result.readings for result in self.results.values())
+
+    def is_suspect(self, result: Result) -> bool:
+        """Tell whether a test only lies behind its baseline's timing, which fresh processes can confirm."""
+        failed = [verdict for verdict in result.verdicts if verdict.outcome.is_failure]
+        return self.options.confirm > 0 and bool(failed) and all(map(is_suspicion, failed))
 
     def shown(self, path: Path) -> str:
         """Return a path as short as it can be said."""
@@ -82,7 +91,17 @@ class Ending:
 
     def _save(self, results: list[Result], session: pytest.Session) -> None:
         is_green = session.exitstatus == pytest.ExitCode.OK
-        documents = remember(results, self._ledger.environments) if is_green else {}
+        try:
+            gathered = self._gather(results) if is_green and not any(r.is_failed for r in results) else Gathered()
+        except PerfsuiteError as error:
+            session.exitstatus, is_green = pytest.ExitCode.TESTS_FAILED, False
+            self._tell(str(error), "red")
+        else:
+            for test, why in gathered.refused.items():
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                self._tell(f"not stored: {test}: {why}", "red")
+            results = [result for result in results if result.test not in gathered.refused]
+        documents = remember(results, self._ledger.environments, gathered.more) if is_green else {}
         if not documents:
             self._tell(
                 "no baseline was stored: it takes a run that measures something and fails nowhere", "red"
@@ -102,6 +121,23 @@ class Ending:
         noun = "baseline" if self._saved == 1 else "baselines"
         folder = self._ledger.shown(self._options.baseline_dir)
         self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")
+
+    def _gather(self, results: list[Result]) -> Gathered:
+        config, options = self._ledger.config, self._options
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+        def say(text: str) -> None:
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(text)
+
+        return gather(
+            [result for result in results if result.readings and not result.invalid],
+            Command.from_given(config.invocation_params.args, config.invocation_params.dir),
+            options.sessions,
+            SecondStage(options.confirm, options.family_error),
+            say,
+        )
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print the table and what should be told after it."""

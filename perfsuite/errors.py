@@ -27,3 +27,7 @@ class UnusableStep(PerfsuiteError):
 
 class RunInvalid(PerfsuiteError):
     """Whatever is measured here does not count: the device is lost, or its driver does not fit."""
+
+
+class SessionFailed(PerfsuiteError):
+    """A fresh process that should have measured gave no answer."""

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from perfsuite.beside import measure_beside
 from perfsuite.collect import parse_limits
 from perfsuite.devices import Device
 from perfsuite.errors import UnusableStep
-from perfsuite.measure import Plan, measure_loop, measure_step
+from perfsuite.measure import Plan, measure_loop, measure_step, quiet_garbage
 from perfsuite.modelled import model_loop, model_pair, model_step
 from perfsuite.pairs import difference, measure_pair
 from perfsuite.records import Limit, Reading
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from perfsuite.devices.model import ModelDevice
 
 _CALL = "the perf call"
+_BESIDE_SECONDS = 3.0  # on a shared machine shorter stretches vary twice as much
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
 
 
@@ -30,11 +32,13 @@ class Perf:
         *,
         faults: Callable[[Reading], tuple[str, ...]] = lambda reading: reading.invalid,
         cooldown_seconds: float = 0.0,
+        is_beside: bool = False,
     ) -> None:
         self._device = device
         self._plan = plan
         self._faults = faults
         self._cooldown = cooldown_seconds
+        self._is_beside = is_beside
         self._model = cast("ModelDevice", device) if device.modelled else None
         self.kept: list[tuple[Reading, tuple[Limit, ...]]] = []
 
@@ -65,7 +69,8 @@ class Perf:
         def measure(free: str) -> Reading:
             if self._model is not None:
                 return model_step(step, self._model, self._plan.progress, samples_per_step)
-            return measure_step(step, self._device, self._plan, samples_per_step, free)
+            reading = measure_step(step, self._device, self._plan, samples_per_step, free)
+            return self._beside_references(reading, step)
 
         return self._keep(measure, name or "step", asked)
 
@@ -159,6 +164,16 @@ class Perf:
         reading = replace(reading, name=free)
         self.kept.append((reading, limits))
         return reading
+
+    def _beside_references(self, reading: Reading, step: Callable[[], Any]) -> Reading:
+        """Measure the step once more in turns with reference workloads, where a baseline needs it."""
+        offered = getattr(self._device, "references", None)
+        if not self._is_beside or offered is None:
+            return reading
+        seconds = min(max(_BESIDE_SECONDS, self._plan.min_seconds), self._plan.max_seconds)
+        with quiet_garbage():
+            found = measure_beside(step, offered(), self._device, seconds, self._plan.progress)
+        return replace(reading, relative=found)
 
     def _free_name(self, name: str) -> str:
         taken = {reading.name for reading in self.readings}

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from perfsuite import baselines, benchmarks, selection
-from perfsuite.collect import expect, parse_markers
+from perfsuite.collect import SecondStage, expect, parse_markers
 from perfsuite.devices import Device, open_device
 from perfsuite.ending import Ledger
 from perfsuite.environment import Environment
@@ -13,6 +13,7 @@ from perfsuite.errors import PerfsuiteError
 from perfsuite.judge import judge, judge_unmeasured
 from perfsuite.measure import Plan
 from perfsuite.meter import Perf
+from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.progress import ProgressLine, open_terminal
 from perfsuite.records import Expectation, Match, Outcome, Result, Verdict
 from perfsuite.report import messages, terminal
@@ -27,8 +28,11 @@ _MAX_SECONDS = 10.0
 class PerfRun:
     """One measuring session: its options, devices, and results so far."""
 
-    def __init__(self, config: pytest.Config, options: Options, device: Device) -> None:
+    def __init__(
+        self, config: pytest.Config, options: Options, device: Device, *, is_judging: bool = True
+    ) -> None:
         self._config = config
+        self._is_judging = is_judging
         self._options = options
         self.device = device
         self._devices = {options.settings({}).device: device}
@@ -36,7 +40,7 @@ class PerfRun:
         self._terminal = open_terminal(config)  # now: during a test pytest holds the output back
 
     @classmethod
-    def from_config(cls, config: pytest.Config) -> "PerfRun":
+    def from_config(cls, config: pytest.Config, *, is_judging: bool = True) -> "PerfRun":
         """Refuse what cannot be measured honestly before anything is collected."""
         if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
             raise pytest.UsageError(
@@ -50,7 +54,7 @@ class PerfRun:
                 baselines.check_writable(options.baseline_dir)
         except PerfsuiteError as error:
             raise pytest.UsageError(f"perfsuite: {error}") from None
-        return cls(config, options, device)
+        return cls(config, options, device, is_judging=is_judging)
 
     def environment(self, device: Device) -> Environment:
         """Describe a device's environment, once."""
@@ -95,6 +99,8 @@ class PerfRun:
                 match=stored.match,
                 match_reason=stored.reason,
                 device_tolerances=device.tolerances,
+                sessions=stored.sessions,
+                second=SecondStage(self._options.confirm, self._options.family_error),
             )
             min_seconds = device.min_seconds if settings.min_time is None else settings.min_time
             max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
@@ -106,8 +112,15 @@ class PerfRun:
                 plan,
                 faults=lambda reading: faults(reading, kept.get(reading.name, {})),
                 cooldown_seconds=settings.cooldown,
+                is_beside=self._is_beside(item.stash[EXPECTATION]),
             )
         return item.stash[METER]
+
+    def _is_beside(self, expectation: Expectation) -> bool:
+        """Tell whether references are needed: for a baseline's sessions, or by a limit made of them."""
+        limits = [limit for stored in expectation.by_reading.values() for limit in stored]
+        is_saving = self._options.save_baseline and self._options.sessions >= LEAST_SESSIONS
+        return is_saving or not self._is_judging or any(limit.metric.is_relative for limit in limits)
 
     def _progress(self) -> ProgressLine:
         if self._terminal is None:
@@ -151,6 +164,8 @@ class PerfRun:
         if watched.reading is not None:
             meter.kept.append((watched.reading, ()))
         result = self._finish(item)
+        if self.ledger.is_suspect(result):
+            return  # measured again in fresh processes before it may fail
         if result.is_failed:
             pytest.fail(messages.failure_text(result), pytrace=False)
         if result.invalid:
@@ -162,7 +177,7 @@ class PerfRun:
             item.nodeid,
             expectation,
             meter.readings if meter else (),
-            () if error or meter is None else self._verdicts(meter, expectation),
+            () if error or meter is None or not self._is_judging else self._verdicts(meter, expectation),
             error,
         )
         self._progress().clear()

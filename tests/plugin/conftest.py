@@ -4,6 +4,7 @@ import pytest
 
 # pytester forgets modules that a run imported, but not where they hang on their package: load them first.
 import perfsuite.ending
+import perfsuite.roles
 import perfsuite.running  # noqa: F401
 
 CONFTEST = """
@@ -22,7 +23,7 @@ class Project:
         self.path = pytester.path
         self.script()
         pytester.makeini(
-            "[pytest]\nperf_device = scripted\naddopts = -p no:cacheprovider -p no:hypothesispytest"
+            "[pytest]\nperf_device = scripted\nperf_sessions = 1\nperf_confirm = 0\naddopts = -p no:cacheprovider -p no:hypothesispytest"
         )
 
     def script(self, arguments=""):

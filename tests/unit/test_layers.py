@@ -14,6 +14,7 @@ PACKAGE = Path(perfsuite.__file__).parent
 SUBJECT = PACKAGE.parent / "src" / "social_xlstm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KNOW_PYTEST = {"plugin", "options", "settings", "running", "ending", "selection", "conflicts", "hooks"}
+KNOW_PYTEST |= {"roles", "answering", "confirming", "against_run", "arm"}
 STAGES = ("collect", "measure", "judge", "remember", "report")
 
 
@@ -85,6 +86,12 @@ def test_the_set_of_options_is_frozen():
         "--perf-max-time",
         "--perf-on-invalid",
         "--perf-cooldown",
+        "--perf-sessions",
+        "--perf-confirm",
+        "--perf-family-error",
+        "--against",
+        "--against-time",
+        "--perf-history",
     ] == [option.flag for option in OPTIONS]
 
 
