@@ -1,4 +1,4 @@
-"""The pytest hooks of a fresh process: measure the tests asked for, judge nothing, answer with the figures."""
+"""The pytest hooks of a fresh process: measure what is asked for, judge nothing, answer with figures."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from perfsuite.ending import Ledger
 from perfsuite.fresh import REQUEST
 from perfsuite.metrics import METRICS
 from perfsuite.records import Result
+from perfsuite.remember import rounds
 
 
 def take_request() -> Mapping[str, Any] | None:
@@ -53,6 +54,7 @@ def entry(result: Result) -> dict[str, Any]:
                     if (value := reading.value(metric)) is not None
                 },
                 "invalid": list(reading.invalid),
+                "rounds": rounds(reading.rounds),
             }
             for reading in result.readings
         },

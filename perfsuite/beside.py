@@ -3,6 +3,7 @@
 Where another tenant slows the whole machine, step and reference slow together and their ratio stays.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def _timed(run: Callable[[], object], device: Device) -> float:
 
 def _relative(steps: Sequence[float], rounds: Sequence[float]) -> float | None:
     """Return the typical ratio of a step to the mean of the references before and after it."""
-    around = [(before + after) / 2 for before, after in zip(rounds, rounds[1:], strict=False)]
+    around = [(before + after) / 2 for before, after in itertools.pairwise(rounds)]
     if min(steps) <= 0 or min(around) <= 0:
         return None
     logs = sorted(math.log(step / reference) for step, reference in zip(steps, around, strict=True))

@@ -107,11 +107,11 @@ def expect(
     device_tolerances: Mapping[str, Tolerance],
     conditions: Mapping[str, Mapping[str, float]] | None = None,
     sessions: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
-    second: SecondStage = SecondStage(),
+    second: SecondStage | None = None,
 ) -> Expectation:
     """Join marker limits and baseline values into one expectation; only an exact match gates."""
     gating = stored if match is Match.EXACT else {}
-    sessions = sessions or {}
+    sessions, second = sessions or {}, second or SecondStage()
     return Expectation(
         limits=limits,
         by_reading={

@@ -4,7 +4,7 @@ Their reports are held back until all tests ran: one set of fresh processes serv
 many tests a run has decides how sure each alarm must be.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -53,7 +53,7 @@ class Confirming:
         return True
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtestloop(self) -> Iterator[object]:
+    def pytest_runtestloop(self) -> Generator[None, object, object]:
         """Run all tests, then the second stage; a run that was stopped reports its suspicions as failures."""
         try:
             answer = yield

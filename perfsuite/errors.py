@@ -31,3 +31,11 @@ class RunInvalid(PerfsuiteError):
 
 class SessionFailed(PerfsuiteError):
     """A fresh process that should have measured gave no answer."""
+
+
+class RefUnusable(PerfsuiteError):
+    """A git ref that cannot be compared with."""
+
+
+class HistoryUnusable(PerfsuiteError):
+    """A history file that cannot be read, or from which nothing follows."""

@@ -16,7 +16,14 @@ REQUEST = "PERFSUITE_REQUEST"  # names the file with the request; taken away by 
 # Flags that would change what a child does, or let two processes write to one place.
 _LEFT_OUT = {"--perf", "--save-baseline", "--perf-strict", "--pdb", "--trace", "-x", "--exitfirst", "--lf"}
 _LEFT_OUT |= {"--last-failed", "--ff", "--failed-first", "--nf", "--new-first", "--sw", "--stepwise"}
-_LEFT_OUT_WITH_VALUE = ("--basetemp", "--junitxml", "--junit-xml", "--perf-json", "--perf-history", "--against")
+_LEFT_OUT_WITH_VALUE = (
+    "--basetemp",
+    "--junitxml",
+    "--junit-xml",
+    "--perf-json",
+    "--perf-history",
+    "--against",
+)
 _TAIL_LINES = 15
 
 
@@ -26,6 +33,7 @@ class Taken:
 
     values: Mapping[str, float]
     invalid: tuple[str, ...] = ()
+    rounds: tuple[float, ...] = ()  # seconds a step, thinned out where they are many
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,8 @@ def take_session(command: Command, tests: Sequence[str]) -> Session:
 def _read(answer: Mapping[str, Any]) -> Session:
     readings = {
         test: {
-            name: Taken(taken["values"], tuple(taken["invalid"])) for name, taken in entry["readings"].items()
+            name: Taken(taken["values"], tuple(taken["invalid"]), tuple(taken["rounds"]))
+            for name, taken in entry["readings"].items()
         }
         for test, entry in answer.items()
     }

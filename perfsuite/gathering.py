@@ -1,4 +1,4 @@
-"""Measure the further sessions of a new baseline in fresh processes, and refuse what is too noisy to be one."""
+"""Measure the further sessions of a new baseline in fresh processes, and refuse what is too noisy."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from perfsuite.collect import SecondStage, timing_limits
 from perfsuite.fresh import Command, Session, Taken, take_session
-from perfsuite.noise import NOISIEST
+from perfsuite.noise import NOISIEST, Spread
 from perfsuite.records import Limit, Result
 from perfsuite.remember import Sessions, sessions_of
 
@@ -64,9 +64,7 @@ def _invalid(taken: Iterable[Taken]) -> str:
     return "; ".join(reason for one in taken for reason in one.invalid)
 
 
-def _too_noisy(
-    result: Result, more: Mapping[str, Sequence[Mapping[str, float]]], second: SecondStage
-) -> str:
+def _too_noisy(result: Result, more: Mapping[str, Sequence[Mapping[str, float]]], second: SecondStage) -> str:
     for reading in result.readings:
         columns = sessions_of(reading, more[reading.name])
         for limit in timing_limits(columns, result.expectation.settings, second):
@@ -79,9 +77,9 @@ def _too_noisy(
 
 def noise_told(limit: Limit) -> str:
     """Say how noisy a figure's sessions are and what they could find."""
-    assert limit.spread is not None and limit.visible is not None
+    spread, visible = limit.spread or Spread(0.0, 0.0, 0), limit.visible or 0.0
     return (
-        f"{limit.metric.label} varies by ±{100 * math.expm1(limit.spread.deviation):.1f} % from session to "
-        f"session ({limit.spread.count} sessions); only slowdowns from {100 * limit.visible:.0f} % on would be "
-        "found. Quieten the machine, measure longer (--perf-min-time), or compare with --against"
+        f"{limit.metric.label} varies by ±{100 * math.expm1(spread.deviation):.1f} % from session to session "
+        f"({spread.count} sessions); only slowdowns from {100 * visible:.0f} % on would be found. "
+        "Quieten the machine, measure longer (--perf-min-time), or compare with --against"
     )

@@ -12,6 +12,7 @@ from perfsuite.measure import Plan, measure_loop, measure_step, quiet_garbage
 from perfsuite.modelled import model_loop, model_pair, model_step
 from perfsuite.pairs import difference, measure_pair
 from perfsuite.records import Limit, Reading
+from perfsuite.turns import Block, loop_block, pair_block, step_block
 from perfsuite.units import Unit, parse
 
 if TYPE_CHECKING:
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 
 _CALL = "the perf call"
 _BESIDE_SECONDS = 3.0  # on a shared machine shorter stretches vary twice as much
+_SHORT_BLOCK = 0.025  # a shared machine's speed changes within a tenth of a second
+_LONG_BLOCK = 0.2  # an accelerator's queue must fill before its steps are as fast as in a training
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
+
+# Runs blocks of what was measured, of so many seconds, as another process says.
+Conduct = Callable[[Reading, Block | None, float], None]
 
 
 class Perf:
@@ -33,12 +39,14 @@ class Perf:
         faults: Callable[[Reading], tuple[str, ...]] = lambda reading: reading.invalid,
         cooldown_seconds: float = 0.0,
         is_beside: bool = False,
+        conduct: Conduct | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
         self._faults = faults
         self._cooldown = cooldown_seconds
         self._is_beside = is_beside
+        self._conduct = conduct
         self._model = cast("ModelDevice", device) if device.modelled else None
         self.kept: list[tuple[Reading, tuple[Limit, ...]]] = []
 
@@ -72,7 +80,7 @@ class Perf:
             reading = measure_step(step, self._device, self._plan, samples_per_step, free)
             return self._beside_references(reading, step)
 
-        return self._keep(measure, name or "step", asked)
+        return self._keep(measure, name or "step", asked, lambda: step_block(step, self._device))
 
     def loop(
         self,
@@ -105,7 +113,9 @@ class Perf:
                 loader, step, self._model, self._plan.progress, samples=samples_per_step, batch_seconds=stated
             )
 
-        return self._keep(measure, name or "loop", asked)
+        return self._keep(
+            measure, name or "loop", asked, lambda: loop_block(loader, step, self._device, samples_per_step)
+        )
 
     def compare(
         self,
@@ -150,9 +160,17 @@ class Perf:
                 difference=None if result is None else difference(without(), with_(), result),
             )
 
-        return self._keep(measure, name or "comparison", asked)
+        return self._keep(
+            measure, name or "comparison", asked, lambda: pair_block(without, with_, self._device)
+        )
 
-    def _keep(self, measure: Callable[[str], Reading], name: str, limits: tuple[Limit, ...]) -> Reading:
+    def _keep(
+        self,
+        measure: Callable[[str], Reading],
+        name: str,
+        limits: tuple[Limit, ...],
+        blocks: Callable[[], Block],
+    ) -> Reading:
         """Measure under a free name; what does not count is measured once more, after a rest."""
         free = self._free_name(name)
         reading = measure(free)
@@ -163,6 +181,9 @@ class Perf:
             reading = replace(reading, notes=(*reading.notes, note))
         reading = replace(reading, name=free)
         self.kept.append((reading, limits))
+        if self._conduct is not None:
+            seconds = _LONG_BLOCK if self._device.is_accelerator else _SHORT_BLOCK
+            self._conduct(reading, None if self._model else blocks(), seconds)
         return reading
 
     def _beside_references(self, reading: Reading, step: Callable[[], Any]) -> Reading:

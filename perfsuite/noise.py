@@ -12,7 +12,7 @@ from perfsuite.statistics import deviation, mean, median
 from perfsuite.student import quantile, tail
 
 LEAST_SESSIONS = 5  # with fewer the spread is a guess, and a fixed tolerance is more honest
-SCREEN = 0.05  # the first stage only raises a suspicion; the second, on fresh data, decides
+SCREEN = 0.10  # the first stage only raises a suspicion; the second, on fresh data, decides
 POWER = 0.90  # «can see»: finds it nine times out of ten
 NOISIEST = 0.30  # a baseline that cannot see a slowdown of this size guards nothing
 _LEAST_DEVIATION = 0.002  # five sessions that agree to the last digit agree by luck

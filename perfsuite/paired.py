@@ -66,7 +66,7 @@ def decide(found: Difference, adjusted_p: float, *, level: float, least: float, 
 def sign_flip(logs: Sequence[float]) -> float:
     """Return the exact share of sign patterns whose mean is at least the one observed.
 
-    A pattern flips a set of values; its mean is no smaller exactly if the flipped values' sum is not positive.
+    A pattern flips some values; its mean is no smaller exactly if their sum is not positive.
     """
     if len(logs) > MOST_PAIRS:
         raise ValueError(f"the exact sign-flip test takes at most {MOST_PAIRS} pairs, got {len(logs)}")

@@ -11,7 +11,6 @@ from perfsuite.schema import MAX_ROUNDS, SCHEMA
 from perfsuite.statistics import geometric_mean, median
 from perfsuite.units import Unit
 
-
 Sessions = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]  # test → reading → figures of each
 
 

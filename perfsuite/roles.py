@@ -3,21 +3,39 @@
 import pytest
 
 from perfsuite.answering import Answering, take_request
-from perfsuite.confirming import Confirming
-from perfsuite.ending import Ending
 from perfsuite.running import PerfRun
 
 
 def cast_roles(config: pytest.Config) -> PerfRun:
     """Register the hooks this process needs and return the run."""
     request = take_request()
-    run = PerfRun.from_config(config, is_judging=request is None)
-    hooks: dict[str, object] = {"perfsuite-run": run}
-    if request is not None:
-        hooks["perfsuite-answering"] = Answering(run.ledger, request)
+    hooks: dict[str, object] = {}
+    if request is None:
+        run = PerfRun.from_config(config)
+        hooks |= _persons_hooks(run)
+    elif request["role"] == "arm":
+        from perfsuite.arm import Arm
+
+        arm = Arm(request)
+        run = PerfRun.from_config(config, is_judging=False, conduct=arm.conduct)
+        hooks["perfsuite-arm"] = arm
     else:
-        hooks["perfsuite-confirming"] = Confirming(run.ledger)
-        hooks["perfsuite-ending"] = Ending(run.ledger)
-    for name, hook in hooks.items():
+        run = PerfRun.from_config(config, is_judging=False)
+        hooks["perfsuite-answering"] = Answering(run.ledger, request)
+    for name, hook in {"perfsuite-run": run, **hooks}.items():
         config.pluginmanager.register(hook, name)
     return run
+
+
+def _persons_hooks(run: PerfRun) -> dict[str, object]:
+    options = run.ledger.options
+    if options.against:
+        from perfsuite.against_run import Against
+
+        if options.save_baseline:
+            raise pytest.UsageError("perfsuite: --against stores nothing; run --save-baseline by itself")
+        return {"perfsuite-against": Against(run.ledger, run.device)}
+    from perfsuite.confirming import Confirming
+    from perfsuite.ending import Ending
+
+    return {"perfsuite-confirming": Confirming(run.ledger), "perfsuite-ending": Ending(run.ledger)}

@@ -23,7 +23,7 @@ def check(document: object) -> None:
     whole = _mapping(document, "the document")
     if whole.get("schema") not in _READABLE:
         raise InvalidDocument(
-            f"its schema is {whole.get('schema')!r}, this perfsuite reads {' and '.join(map(repr, _READABLE))}"
+            f"its schema is {whole.get('schema')!r}, this perfsuite reads {' and '.join(_READABLE)}"
         )
     _need(whole, {"schema", "test", "environment", "readings"}, "the document")
     if not isinstance(whole["test"], str):
@@ -96,7 +96,9 @@ def _sessions(value: object, where: str) -> None:
         for one in values:
             _number(one, f"{name} in {where}")
         if METRICS[name].is_timing and min(values) <= 0:
-            raise InvalidDocument(f"{name} in {where} has a session of {min(values)!r}: no time is that short")
+            raise InvalidDocument(
+                f"{name} in {where} has a session of {min(values)!r}: no time is that short"
+            )
         lengths.add(len(values))
     if len(lengths) > 1:
         raise InvalidDocument(f"{where} has {' and '.join(map(str, sorted(lengths)))} sessions at once")

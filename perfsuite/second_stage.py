@@ -38,7 +38,9 @@ def settle(
         second = seconds.get(name)
         if second is None:
             return _by_tolerance(verdict, verdict.limit, fresh)
-        is_real = adjusted[name] <= family_error and second.effect > math.log1p(verdict.limit.tolerance or 0.0)
+        is_real = adjusted[name] <= family_error and second.effect > math.log1p(
+            verdict.limit.tolerance or 0.0
+        )
         return replace(
             verdict,
             outcome=Outcome.MISSED if is_real else Outcome.UNCONFIRMED,

@@ -88,7 +88,7 @@ def _count(name: str, raw: object, least: int) -> int:
     text = str(raw).strip()
     if not text.isdecimal() or int(text) < least:
         raise pytest.UsageError(
-            f"perfsuite: {_flag(name)}: {raw!r} is not a whole number of at least {least}; say {_flag(name)}=5"
+            f"perfsuite: {_flag(name)}: {raw!r} is no whole number of at least {least}; say {_flag(name)}=5"
         )
     return int(text)
 

@@ -36,9 +36,7 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
     """Return the regularized incomplete beta function, by its continued fraction."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
-    log_front = (
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
     if x < (a + 1) / (a + b + 2):  # where the fraction converges fast
         return math.exp(log_front) * _fraction(x, a, b) / a
     return 1.0 - math.exp(log_front) * _fraction(1 - x, b, a) / b

@@ -27,6 +27,7 @@ class CpuDevice:
     name = "cpu"
     is_accelerator = False
     modelled = False
+    never_repeats = True  # nanoseconds: many steps that took exactly the same time were not timed
     min_seconds = 1.0
     # Resident size moves by whole arenas; only growth beyond them says something.
     tolerances: Mapping[str, Tolerance] = {"peak_memory": Tolerance(0.10, 16 * 2**20)}

@@ -1,4 +1,4 @@
-"""Three small fixed workloads that tell a slower machine from slower code: products, copies, tiny operations."""
+"""Three small fixed workloads that tell a slower machine from slower code: products, copies, tiny ops."""
 
 from collections.abc import Callable, Mapping
 from functools import partial

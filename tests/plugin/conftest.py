@@ -23,7 +23,8 @@ class Project:
         self.path = pytester.path
         self.script()
         pytester.makeini(
-            "[pytest]\nperf_device = scripted\nperf_sessions = 1\nperf_confirm = 0\naddopts = -p no:cacheprovider -p no:hypothesispytest"
+            "[pytest]\nperf_device = scripted\nperf_sessions = 1\nperf_confirm = 0\n"
+            "addopts = -p no:cacheprovider -p no:hypothesispytest"
         )
 
     def script(self, arguments=""):
