@@ -159,11 +159,13 @@ class _Bout:
         """Alternate blocks, the order swapped from turn to turn and its beginning from pair to pair."""
         logs: list[float] = []
         costs: tuple[list[float], list[float]] = ([], [])
-        turns = max(_LEAST_TURNS, round(self._turn.seconds / (2 * seconds)))
-        for turn in range(turns):
-            order = (0, 1) if (turn + self._turn.number) % 2 == 0 else (1, 0)
+        measured = 0.0
+        while len(logs) < _LEAST_TURNS or measured < self._turn.seconds:
+            order = (0, 1) if (len(logs) + self._turn.number) % 2 == 0 else (1, 0)
             for side in order:
-                costs[side].append(self._sides[side].ask(do="block", seconds=seconds)["cost"])
+                spent = self._sides[side].ask(do="block", seconds=seconds)
+                costs[side].append(spent["cost"])
+                measured += spent["seconds"]
             logs.append(math.log(costs[1][-1] / costs[0][-1]))
         known.differences.append(trimmed_mean(logs))
         known.costs.append((mean(costs[0]), mean(costs[1])))

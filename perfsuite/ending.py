@@ -159,6 +159,8 @@ class Ending:
         noun = "baseline" if self._saved == 1 else "baselines"
         folder = self._ledger.shown(self._options.baseline_dir)
         self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")
+        for text in gathered.told:
+            self._tell(f"  {text}")
 
     def _gather(self, results: list[Result]) -> Gathered:
         config, options = self._ledger.config, self._options

@@ -17,6 +17,7 @@ class Gathered:
 
     more: Sessions = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)  # test → why
+    told: tuple[str, ...] = ()  # how steady each stored figure is
 
 
 def gather(
@@ -32,6 +33,7 @@ def gather(
         sessions.append(take_session(command, [result.test for result in timed]))
     more: dict[str, dict[str, list[dict[str, float]]]] = {}
     refused: dict[str, str] = {}
+    told: list[str] = []
     for result in timed:
         problem = _problem(result, sessions)
         if problem:
@@ -41,10 +43,11 @@ def gather(
             reading.name: [dict(session.readings[result.test][reading.name].values) for session in sessions]
             for reading in result.readings
         }
-        noisy = _too_noisy(result, more[result.test], second)
-        if noisy:
-            refused[result.test] = noisy
-    return Gathered(more, refused)
+        for limit in _limits(result, more[result.test], second):
+            if limit.visible is not None and limit.visible > max(NOISIEST, 3 * (limit.tolerance or 0.0)):
+                refused[result.test] = noise_told(limit)
+            told.append(f"{result.test.rsplit('/', 1)[-1]}: {steadiness_told(limit)}")
+    return Gathered(more, refused, tuple(told))
 
 
 def _problem(result: Result, sessions: Sequence[Session]) -> str:
@@ -64,15 +67,27 @@ def _invalid(taken: Iterable[Taken]) -> str:
     return "; ".join(reason for one in taken for reason in one.invalid)
 
 
-def _too_noisy(result: Result, more: Mapping[str, Sequence[Mapping[str, float]]], second: SecondStage) -> str:
-    for reading in result.readings:
-        columns = sessions_of(reading, more[reading.name])
-        for limit in timing_limits(columns, result.expectation.settings, second):
-            if reading.kind not in limit.metric.gated_kinds:
-                continue
-            if limit.visible is not None and limit.visible > max(NOISIEST, 3 * (limit.tolerance or 0.0)):
-                return noise_told(limit)
-    return ""
+def _limits(
+    result: Result, more: Mapping[str, Sequence[Mapping[str, float]]], second: SecondStage
+) -> list[Limit]:
+    """Return the limits that the sessions make for each reading."""
+    return [
+        limit
+        for reading in result.readings
+        for limit in timing_limits(
+            sessions_of(reading, more[reading.name]), result.expectation.settings, second
+        )
+        if reading.kind in limit.metric.gated_kinds
+    ]
+
+
+def steadiness_told(limit: Limit) -> str:
+    """Say how steady a figure is and which slowdowns its baseline can see."""
+    spread, visible = limit.spread or Spread(0.0, 0.0, 0), limit.visible or 0.0
+    return (
+        f"{limit.metric.label} ±{100 * spread.deviation:.1f} % in {spread.count} sessions; "
+        f"can see slowdowns from {100 * visible:.0f} % on"
+    )
 
 
 def noise_told(limit: Limit) -> str:

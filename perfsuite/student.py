@@ -1,6 +1,7 @@
 """Student's t from first principles: the tail beyond a value and the value before a tail."""
 
 import math
+from functools import lru_cache
 
 _STEPS = 300  # of the continued fraction; it converges in a few dozen
 _TINY = 1e-300
@@ -15,6 +16,7 @@ def tail(value: float, degrees: int) -> float:
     return half if value >= 0 else 1.0 - half
 
 
+@lru_cache(maxsize=256)  # pure, and asked for the same few again and again
 def quantile(share: float, degrees: int) -> float:
     """Return the value below which Student's t lies with that probability."""
     if not 0 < share < 1:

@@ -2,22 +2,29 @@
 
 import itertools
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfsuite.batches import LoaderFacts
 from perfsuite.devices import Device
-from perfsuite.measure import Feed, quiet_garbage
+from perfsuite.measure import Feed
 
-Block = Callable[[float], float]  # seconds to run → cost: seconds a step or a sample, or with over without
+
+class Spent(NamedTuple):
+    """What a block found, and how long it took."""
+
+    cost: float  # seconds a step or a sample, or one variant's time over the other's
+    seconds: float
+
+
+Block = Callable[[float], Spent]  # how long to run → what was found
 
 
 def step_block(step: Callable[[], Any], device: Device) -> Block:
     """Return a block of steps; its cost is the mean time of one."""
 
-    def block(seconds: float) -> float:
-        with quiet_garbage():
-            spent, steps = _run(step, device, seconds, 1)
-        return spent / steps
+    def block(seconds: float) -> Spent:
+        spent, steps = _run(step, device, seconds, 1)
+        return Spent(spent / steps, spent)
 
     return block
 
@@ -35,13 +42,12 @@ def loop_block(
     def run() -> None:
         step(feed.next())
 
-    def block(seconds: float) -> float:
-        with quiet_garbage():
-            for _ in range(ready):  # prepared while the other version ran: they come free
-                run()
-            feed.reset()
-            spent, _ = _run(run, device, seconds, max(1, 5 * ready))
-        return spent / feed.samples
+    def block(seconds: float) -> Spent:
+        for _ in range(ready):  # prepared while the other version ran: they come free
+            run()
+        feed.reset()
+        spent, _ = _run(run, device, seconds, max(1, 5 * ready))
+        return Spent(spent / feed.samples, spent)
 
     return block
 
@@ -49,16 +55,15 @@ def loop_block(
 def pair_block(without: Callable[[], Any], with_: Callable[[], Any], device: Device) -> Block:
     """Return a block of two variants in turns; its cost is the time of one over the other's."""
 
-    def block(seconds: float) -> float:
-        spent = {without: 0.0, with_: 0.0}
+    def block(seconds: float) -> Spent:
+        spent = [0.0, 0.0]
         began = device.now()
-        with quiet_garbage():
-            for turn in itertools.count(1):
-                for arm in (without, with_) if turn % 2 else (with_, without):
-                    spent[arm] += _run(arm, device, 0.0, 1)[0]
-                if device.now() - began >= seconds:
-                    break
-        return spent[with_] / spent[without]
+        for turn in itertools.count(1):
+            for arm in (0, 1) if turn % 2 else (1, 0):
+                spent[arm] += _run((without, with_)[arm], device, 0.0, 1)[0]
+            if device.now() - began >= seconds:
+                break
+        return Spent(spent[1] / spent[0], sum(spent))
 
     return block
 

@@ -2,6 +2,9 @@
 
 import pytest
 
+import perfsuite.against_run
+import perfsuite.confirming
+
 # pytester forgets modules that a run imported, but not where they hang on their package: load them first.
 import perfsuite.ending
 import perfsuite.roles
