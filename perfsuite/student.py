@@ -12,7 +12,11 @@ def tail(value: float, degrees: int) -> float:
     """Return the probability that Student's t with that many degrees of freedom exceeds a value."""
     if math.isinf(value):
         return 0.0 if value > 0 else 1.0
-    half = 0.5 * _incomplete_beta(degrees / (degrees + value * value), degrees / 2, 0.5)
+    square = value * value
+    if square < degrees:  # near the middle the far tail's argument would round to 1
+        half = 0.5 * (1.0 - _incomplete_beta(square / (degrees + square), 0.5, degrees / 2))
+    else:
+        half = 0.5 * _incomplete_beta(degrees / (degrees + square), degrees / 2, 0.5)
     return half if value >= 0 else 1.0 - half
 
 

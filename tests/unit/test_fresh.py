@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,10 +47,9 @@ def test_an_answer_becomes_a_session(tmp_path, monkeypatch):
 
     def run(command, env, **_):
         assert sys.executable == command[0]
-        request = json.loads(open(env[fresh.REQUEST]).read())
+        request = json.loads(Path(env[fresh.REQUEST]).read_text())
         assert ["a", "b"] == request["tests"]
-        with open(request["answer"], "w") as file:
-            json.dump(answer, file)
+        Path(request["answer"]).write_text(json.dumps(answer))
 
     monkeypatch.setattr(fresh.subprocess, "run", run)
     session = take_session(Command((), tmp_path), ["a", "b"])
