@@ -47,10 +47,10 @@ def record(kind: str, condition: str, seconds: float) -> dict[str, Any]:
     beside = busy_core() if condition == "loaded" else contextlib.nullcontext()
     with beside:
         if kind.endswith("sessions"):
-            taken = record_sessions(WORKLOAD, seconds, 1, REAL.get(kind, 0.0))
+            taken = record_sessions(WORKLOAD, seconds, REAL.get(kind, 0.0))
             found = [{"values": one.values, "rounds": first_second(one.rounds)} for one in taken]
         else:
-            pairs = record_pairs(WORKLOAD, seconds, 1, REAL.get(kind, 0.0))
+            pairs = record_pairs(WORKLOAD, seconds, REAL.get(kind, 0.0))
             found = [{"difference": one.differences[0], "turns": len(one.turns[0])} for one in pairs]
     return {"kind": kind, "condition": condition, "found": found}
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,12 +33,30 @@ class Workload:
         return Command((*self.arguments, self.test), self.folder)
 
 
-def record_sessions(workload: Workload, seconds: float, least: int, slowdown: float = 0.0) -> list[Taken]:
-    """Measure in fresh processes, one after the other, for so long and at least so many."""
+class Span:
+    """A stretch of time that is kept: nothing is begun that would not end in it."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._ends = now() + seconds
+        self._longest = 0.0
+        self._last: float | None = None
+
+    def has_room(self) -> bool:
+        """Tell whether one more as long as the longest so far fits; the first always does."""
+        now = self._now()
+        if self._last is not None:
+            self._longest = max(self._longest, now - self._last)
+        is_first, self._last = self._last is None, now
+        return is_first or now + self._longest <= self._ends
+
+
+def record_sessions(workload: Workload, seconds: float, slowdown: float = 0.0) -> list[Taken]:
+    """Measure in fresh processes, one after the other, for so long."""
     taken: list[Taken] = []
-    ends = time.monotonic() + seconds
+    span = Span(seconds)
     with _slower(slowdown):
-        while len(taken) < least or time.monotonic() < ends:
+        while span.has_room():
             session = take_session(workload.command, [workload.test])
             if session.errors:
                 raise SessionFailed(f"the recorded test failed: {next(iter(session.errors.values()))}")
@@ -47,11 +65,11 @@ def record_sessions(workload: Workload, seconds: float, least: int, slowdown: fl
 
 
 def record_pairs(
-    workload: Workload, seconds: float, least: int, slowdown: float = 0.0, pair_seconds: float = 7.5
+    workload: Workload, seconds: float, slowdown: float = 0.0, pair_seconds: float = 7.5
 ) -> list[Compared]:
-    """Compare the test with itself or its slower self, pair by pair, for so long and at least so many."""
+    """Compare the test with itself or its slower self, pair by pair, for so long."""
     found: list[Compared] = []
-    ends = time.monotonic() + seconds
+    span = Span(seconds)
     with tempfile.TemporaryDirectory(prefix="perfsuite-recording-") as name:
         beside = Checkout(Path(name).resolve(), workload.folder, workload.folder, "")
 
@@ -60,7 +78,7 @@ def record_pairs(
                 side = "the old side" if is_other else "the new side"
                 return ArmProcess(side, workload.command, beside, is_other=False)
 
-        while len(found) < least or time.monotonic() < ends:
+        while span.has_room():
             findings = duel(open_arm, [workload.test], pairs=1, seconds=pair_seconds, ref="the old side")
             if findings.failed or findings.apart:
                 why = next(iter({**findings.failed, **findings.apart}.values()))

@@ -11,7 +11,7 @@ from perfsuite.statistics import mean
 from perfsuite.trials import Gate, Rates, against_rates, stored_rates
 
 SLOWDOWNS = (0.02, 0.05, 0.10)
-LEAST_BUDGET_SECONDS = 240.0
+LEAST_BUDGET_SECONDS = 300.0
 _LEAST_SESSIONS = 12  # five for a baseline, one to judge, five to confirm, and one to choose from
 _LEAST_PAIRS = 6
 _REAL = 0.05  # the slowdown that is really built in, to see that it is measured as large as it is
@@ -61,13 +61,18 @@ def self_test(budget_seconds: float, device: str, say: Callable[[str], None]) ->
         )
         spans = {kind: budget_seconds * share for kind, share in _SHARES.items()}
         say("identical code in fresh processes")
-        sessions = figures(record_sessions(workload, spans["sessions"], _LEAST_SESSIONS))
+        sessions = figures(record_sessions(workload, spans["sessions"]))
         say("really slower code in fresh processes")
-        slow = figures(record_sessions(workload, spans["slow sessions"], 2, _REAL))
+        slow = figures(record_sessions(workload, spans["slow sessions"], _REAL))
         say("identical code against itself, in turns")
-        pairs = differences(record_pairs(workload, spans["pairs"], _LEAST_PAIRS))
+        pairs = differences(record_pairs(workload, spans["pairs"]))
         say("really slower code against its old self, in turns")
-        slow_pairs = differences(record_pairs(workload, spans["slow pairs"], 2, _REAL))
+        slow_pairs = differences(record_pairs(workload, spans["slow pairs"], _REAL))
+    if len(sessions) < _LEAST_SESSIONS or len(pairs) < _LEAST_PAIRS:
+        raise SessionFailed(
+            f"only {len(sessions)} sessions and {len(pairs)} pairs fitted into {budget_seconds / 60:.0f} minutes, "
+            f"{_LEAST_SESSIONS} and {_LEAST_PAIRS} are needed; give it more with --budget"
+        )
     return render(sessions, slow, pairs, slow_pairs)
 
 

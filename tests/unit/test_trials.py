@@ -8,6 +8,7 @@ import pytest
 from perfsuite.errors import SessionFailed
 from perfsuite.judge import is_suspicion
 from perfsuite.metrics import METRICS
+from perfsuite.recording import Span
 from perfsuite.records import Limit, Outcome, Verdict
 from perfsuite.selftest import render, self_test
 from perfsuite.trials import Gate, against_rates, stored_rates
@@ -77,8 +78,8 @@ def test_the_self_tests_table_promises_no_more_than_it_found():
 
 
 def test_a_budget_too_short_for_an_answer_is_refused():
-    """Four minutes are the least."""
-    with pytest.raises(SessionFailed, match="at least 4 minutes"):
+    """Five minutes are the least."""
+    with pytest.raises(SessionFailed, match="at least 5 minutes"):
         self_test(10, "cpu", print)
 
 
@@ -91,3 +92,17 @@ def test_only_a_time_behind_a_baseline_is_a_suspicion():
     exact = Verdict("", Outcome.MISSED, baseline, 2.0, is_exact=True)
     passed = Verdict("", Outcome.PASSED, baseline, 1.0)
     assert [True, False, False, False, False] == [is_suspicion(v) for v in (*verdicts, exact, passed)]
+
+
+def test_a_span_begins_nothing_that_would_not_end_in_it():
+    """Ten seconds, three a piece: three pieces, since a fourth would end after twelve."""
+    clock = iter([0.0, 0.0, 3.0, 6.0, 9.0])
+    span = Span(10, lambda: next(clock))
+    assert [True, True, True, False] == [span.has_room() for _ in range(4)]
+
+
+def test_the_first_piece_is_always_begun():
+    """Even a span of nothing gives one."""
+    clock = iter([0.0, 0.0, 5.0])
+    span = Span(0, lambda: next(clock))
+    assert [True, False] == [span.has_room(), span.has_room()]
