@@ -70,8 +70,9 @@ def self_test(budget_seconds: float, device: str, say: Callable[[str], None]) ->
         slow_pairs = differences(record_pairs(workload, spans["slow pairs"], _REAL))
     if len(sessions) < _LEAST_SESSIONS or len(pairs) < _LEAST_PAIRS:
         raise SessionFailed(
-            f"only {len(sessions)} sessions and {len(pairs)} pairs fitted into {budget_seconds / 60:.0f} minutes, "
-            f"{_LEAST_SESSIONS} and {_LEAST_PAIRS} are needed; give it more with --budget"
+            f"only {len(sessions)} sessions and {len(pairs)} pairs fitted into "
+            f"{budget_seconds / 60:.0f} minutes, {_LEAST_SESSIONS} and {_LEAST_PAIRS} are needed; "
+            "give it more with --budget"
         )
     return render(sessions, slow, pairs, slow_pairs)
 
