@@ -57,11 +57,11 @@ class Confirming:
         """Run all tests, then the second stage; a run that was stopped reports its suspicions as failures."""
         try:
             answer = yield
-        except BaseException:
+            if self._held:
+                self._second_stage()
+        except BaseException:  # also Ctrl-C in the second stage: what is held back must not be lost
             self._report("the run was stopped before it could be measured again")
             raise
-        if self._held:
-            self._second_stage()
         return answer
 
     def _second_stage(self) -> None:

@@ -127,13 +127,16 @@ class Ending:
 
     def _save(self, results: list[Result], session: pytest.Session) -> None:
         is_green = session.exitstatus == pytest.ExitCode.OK
+        gathered = Gathered()
         try:
-            gathered = (
-                self._gather(results) if is_green and not any(r.is_failed for r in results) else Gathered()
-            )
+            if is_green and not any(result.is_failed for result in results):
+                gathered = self._gather(results)
         except PerfsuiteError as error:
             session.exitstatus, is_green = pytest.ExitCode.TESTS_FAILED, False
             self._tell(str(error), "red")
+        except KeyboardInterrupt:
+            session.exitstatus, is_green = pytest.ExitCode.INTERRUPTED, False
+            self._tell("stopped before all sessions were measured", "red")
         else:
             for test, why in gathered.refused.items():
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED

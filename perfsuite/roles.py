@@ -3,6 +3,7 @@
 import pytest
 
 from perfsuite.answering import Answering, take_request
+from perfsuite.options import given
 from perfsuite.running import PerfRun
 
 
@@ -32,8 +33,11 @@ def _persons_hooks(run: PerfRun) -> dict[str, object]:
     if options.against:
         from perfsuite.against_run import Against
 
-        if options.save_baseline:
-            raise pytest.UsageError("perfsuite: --against stores nothing; run --save-baseline by itself")
+        said = ("save_baseline", "perf_json", "perf_history")
+        if refused := [f"--{name.replace('_', '-')}" for name in said if given(run.ledger.config, name)]:
+            raise pytest.UsageError(
+                f"perfsuite: --against stores and writes nothing; run {' and '.join(refused)} by itself"
+            )
         return {"perfsuite-against": Against(run.ledger, run.device)}
     from perfsuite.confirming import Confirming
     from perfsuite.ending import Ending

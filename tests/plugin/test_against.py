@@ -194,11 +194,14 @@ def test_loops_pairs_and_memory_are_compared_too(repository):
     )
 
 
-def test_comparing_and_saving_at_once_is_refused(repository):
-    """A comparison stores nothing."""
-    ran = repository.run("--save-baseline")
+@pytest.mark.parametrize("flag", ["--save-baseline", "--perf-json=x.json", "--perf-history=h.jsonl"])
+def test_comparing_and_storing_at_once_is_refused(repository, flag):
+    """A comparison has no readings to keep, and does not pretend to."""
+    ran = repository.run(flag)
     assert 4 == ran.ret
-    ran.stderr.fnmatch_lines(["*--against stores nothing*"])
+    ran.stderr.fnmatch_lines(
+        [f"*--against stores and writes nothing; run {flag.partition('=')[0]} by itself"]
+    )
 
 
 def test_tests_that_measure_nothing_are_left_out(repository):

@@ -161,6 +161,32 @@ def test_a_run_that_is_stopped_reports_its_suspicions_as_failures(timed):
     ran.stdout.fnmatch_lines(["  measured again: not confirmed: the run was stopped before *"])
 
 
+def test_ctrl_c_in_the_second_stage_loses_no_suspicion(timed, monkeypatch):
+    """What was held back is reported as a failure before the run ends."""
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    timed.stored()
+    monkeypatch.setattr(perfsuite.confirming, "take_session", stopped)
+    ran = timed.run([0.013], "--perf")
+    assert 2 == ran.ret
+    ran.stdout.fnmatch_lines(["*1 failed*"])
+
+
+def test_ctrl_c_between_sessions_stores_nothing(timed, monkeypatch):
+    """Half a baseline is none."""
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gathering, "take_session", stopped)
+    ran = timed.save()
+    assert 2 == ran.ret
+    ran.stdout.fnmatch_lines(["stopped before all sessions were measured"])
+    assert [] == timed.documents
+
+
 def test_many_tests_share_the_family_error(timed, monkeypatch):
     """A slowdown that is certain alone need not be among a thousand: Holm's method is asked."""
     timed.stored((0.0100, 0.0104, 0.0096, 0.0102, 0.0098))
