@@ -43,7 +43,7 @@ class Timed:
 
     def run(self, times, *arguments):
         (self.pytester.path / "times.txt").write_text(" ".join(map(str, times)))
-        return self.pytester.runpytest_inprocess(*arguments)
+        return self.pytester.runpytest_inprocess(*arguments, no_reraise_ctrlc=True)
 
     def save(self, times=STEADY):
         return self.run(times, "--save-baseline", f"--perf-sessions={len(times)}")
