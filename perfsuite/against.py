@@ -1,7 +1,7 @@
 """Judge what a comparison with a git ref found: one timing by statistics, counts and memory by limits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from perfsuite.collect import expect
 from perfsuite.duel import Compared, Findings
@@ -32,6 +32,7 @@ class Judged:
     verdicts: tuple[Verdict, ...] = ()  # of counts and memory
     invalid: tuple[str, ...] = ()
     modelled: bool = False
+    is_one_of_many: bool = False  # its test takes further readings, so its name must be said
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ def judge_findings(findings: Findings, rule: Rule) -> list[Judged]:
         if len(one.differences) >= 2 and not one.invalid
     }
     adjusted = holm({"\n".join(key): one.p for key, one in found.items()})
-    return [
+    judged = [
         _judged(key, one, found.get(key), adjusted.get("\n".join(key), 1.0), rule)
         for key, one in compared.items()
     ]
+    return [replace(one, is_one_of_many=len(findings.readings[one.test]) > 1) for one in judged]
 
 
 def _judged(

@@ -31,7 +31,12 @@ def table(judged: Sequence[Judged], findings: Findings, ref: str, width: int) ->
 
 
 def sentence(one: Judged, ref: str) -> str:
-    """Return what is said of one reading, measured first."""
+    """Return what is said of one reading, by its name where its test takes several."""
+    said = _sentence(one, ref)
+    return f"{one.reading}: {said}" if one.is_one_of_many else said
+
+
+def _sentence(one: Judged, ref: str) -> str:
     if one.invalid:
         return f"invalid measurement: {'; '.join(one.invalid)}"
     if one.found is None:
@@ -61,7 +66,7 @@ def failures(one: Judged, ref: str) -> list[str]:
 
 def _cells(one: Judged) -> tuple[str, ...]:
     unit = Unit.RATIO if one.metric.name == "speedup" else Unit.SECONDS
-    name = one.test.rsplit("/", 1)[-1]
+    name = one.test.rsplit("/", 1)[-1] + (f" ({one.reading})" if one.is_one_of_many else "")
     if one.found is None:
         return (name, "–", "–", "–", "–", "–", _word(one))
     found = one.found

@@ -160,3 +160,13 @@ def test_an_invalid_reading_is_never_ok():
     found = judged([0.0] * 8, invalid=("throttled", "throttled"))
     assert (Call.INCONCLUSIVE, ("throttled",)) == (found.call, found.invalid)
     assert "invalid measurement: throttled" == report.sentence(found, "main")
+
+
+def test_of_several_readings_each_is_named():
+    """One reading needs no name, two do."""
+    one = Compared("step", "cpu", False, {}, {}, [], [0.05 + 0.001 * i for i in range(8)])
+    found = judge_findings(Findings({"t": {"a": one, "b": one}, "u": {"step": one}}), Rule())
+    said = [report.sentence(each, "main").partition(" step time")[0] for each in found]
+    assert ["a: slower:", "b: slower:", "slower:"] == said
+    rows = [text.split("  ")[0] for text, _ in report.table(found, Findings(), "main", 100)]
+    assert ["test", "t (a)", "t (b)", "u"] == [row.strip() for row in rows]
