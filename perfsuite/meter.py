@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from perfsuite.devices.model import ModelDevice
 
 _CALL = "the perf call"
-_BESIDE_SECONDS = 3.0  # on a shared machine shorter stretches vary twice as much
+_BESIDE_SECONDS = 6.0  # on a shared machine a third of it varies half as much again
 _SHORT_BLOCK = 0.025  # a shared machine's speed changes within a tenth of a second
 _LONG_BLOCK = 0.2  # an accelerator's queue must fill before its steps are as fast as in a training
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
@@ -191,7 +191,7 @@ class Perf:
         offered = getattr(self._device, "references", None)
         if not self._is_beside or offered is None:
             return reading
-        seconds = min(max(_BESIDE_SECONDS, self._plan.min_seconds), self._plan.max_seconds)
+        seconds = min(_BESIDE_SECONDS, 3 * self._plan.max_seconds)
         with quiet_garbage():
             found = measure_beside(step, offered(), self._device, seconds, self._plan.progress)
         return replace(reading, relative=found)
