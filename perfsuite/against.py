@@ -40,7 +40,7 @@ class Rule:
     """How sure an alarm must be, and which slowdowns matter."""
 
     family_error: float = 0.01
-    tolerance: float | None = None  # the smallest slowdown that must not pass unseen
+    tolerance: float | None = None  # what the user lets pass; without it, 1 % is an alarm and 5 % ruled out
     device_tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
 
     @property
@@ -70,7 +70,7 @@ def _judged(
 ) -> Judged:
     call = Call.OK if one.modelled else Call.INCONCLUSIVE
     if found is not None:
-        least = min(LEAST, rule.missed)
+        least = LEAST if rule.tolerance is None else rule.tolerance
         call = decide(found, adjusted, level=rule.family_error, least=least, missed=rule.missed)
     return Judged(
         *key,

@@ -147,6 +147,12 @@ def test_the_tolerance_says_what_ok_rules_out():
     assert [Call.INCONCLUSIVE, Call.OK] == [judged(noisy, tolerance=t).call for t in (0.03, 0.10)]
 
 
+def test_a_slowdown_within_the_tolerance_is_no_alarm():
+    """5 % slower for certain: a regression, unless 10 % are let pass."""
+    slower = [0.05 + 0.001 * i for i in range(8)]
+    assert [Call.REGRESSION, Call.OK] == [judged(slower, tolerance=t).call for t in (None, 0.10)]
+
+
 def test_counts_of_a_modelled_device_are_exact():
     """One kernel more is a regression, without a pair."""
     old, new = ({"step_time": 0.01, "kernels": count} for count in (24, 25))
