@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help perf model test lint bench install clean
+.PHONY: help perf model test lint bench bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -31,6 +31,10 @@ bench: $(INSTALLED)  ## how fast the subject is (speed.json), and what the plugi
 	$(RUN) benchmarks.speed
 	$(RUN) benchmarks.startup
 	$(RUN) benchmarks.sampler
+
+bench-verdicts: $(INSTALLED)  ## false alarms and slowdowns found, ours beside pytest-benchmark's and asv's (12 minutes)
+	@mkdir -p .benchmarks && rm -f .benchmarks/verdicts.jsonl
+	$(RUN) benchmarks.verdicts both .benchmarks/verdicts.jsonl $(ARGS)
 
 install: $(INSTALLED)  ## make .venv and install everything
 

@@ -43,6 +43,33 @@ def _calibrate(arguments: argparse.Namespace) -> str:
     return f"{card.title} written to {path.name}; use it with --perf-device=model:{card.name}"
 
 
+def _self_test_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--budget", default="10 min", help="how long it may take (default: 10 min)")
+    parser.add_argument("--device", default="auto", help="device to prove the gate on (default: auto)")
+
+
+def _self_test(arguments: argparse.Namespace) -> str:
+    from perfsuite.selftest import self_test
+    from perfsuite.units import Unit, parse
+
+    try:
+        seconds = parse(arguments.budget, Unit.SECONDS)
+    except ValueError as error:
+        raise PerfsuiteError(f"--budget: {error}") from None
+    return self_test(seconds, arguments.device, lambda text: print(f"{text} …", file=sys.stderr, flush=True))
+
+
+def _trend_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="the file that --perf-history appends to")
+
+
+def _trend(arguments: argparse.Namespace) -> str:
+    from perfsuite import history
+    from perfsuite.trend import render, trends
+
+    return render(trends(history.load(arguments.file)))
+
+
 COMMANDS = {
     "doctor": Command(
         "say what can be measured on the GPUs of this machine; fails where there is none",
@@ -53,6 +80,16 @@ COMMANDS = {
         "measure some operators on the device at hand and write its entry for --perf-device=model:NAME",
         _calibrate_arguments,
         _calibrate,
+    ),
+    "self-test": Command(
+        "say how often the gate cries wolf on this machine, and which slowdowns it finds",
+        _self_test_arguments,
+        _self_test,
+    ),
+    "trend": Command(
+        "find the commits at which a history's timings changed",
+        _trend_arguments,
+        _trend,
     ),
 }
 

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Stored:
     conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by reading
     places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     environment: Environment | None = None
+    sessions: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # reading → metric
 
 
 def path_for(directory: Path, key: str, test: str) -> Path:
@@ -94,7 +95,10 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
                 "  delete it and run pytest --save-baseline"
             )
         places = {name: reading.get("places", {}) for name, reading in document["readings"].items()}
-        stored = Stored(match, reason, path, _values(document), _conditions(document), places, environment)
+        sessions = {name: reading.get("sessions", {}) for name, reading in document["readings"].items()}
+        stored = Stored(
+            match, reason, path, _values(document), _conditions(document), places, environment, sessions
+        )
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:
@@ -167,15 +171,26 @@ def save(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Return a document as text: sorted, one figure a line, the many rounds on a single one."""
-    readings = document["readings"]
-    # A control character stands for each list of rounds, since it can occur nowhere else.
-    marked = {name: {**reading, "rounds": f"\0{i}"} for i, (name, reading) in enumerate(readings.items())}
+    """Return a document as text: sorted, one figure a line, lists of numbers on a single one."""
+    lists: list[Any] = []
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: marked(entry) for name, entry in value.items()}
+        if not isinstance(value, list):
+            return value
+        lists.append(value)
+        return f"\0{len(lists) - 1}\0"  # a control character can occur nowhere else
+
     text = json.dumps(
-        {**document, "readings": marked}, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
+        {**document, "readings": marked(document["readings"])},
+        indent=1,
+        sort_keys=True,
+        ensure_ascii=False,
+        allow_nan=False,
     )
-    for i, reading in enumerate(readings.values()):
-        text = text.replace(f'"\\u0000{i}"', json.dumps(reading["rounds"], allow_nan=False))
+    for i, numbers in enumerate(lists):
+        text = text.replace(f'"\\u0000{i}\\u0000"', json.dumps(numbers, allow_nan=False))
     return f"{text}\n"
 
 

@@ -10,6 +10,7 @@ from perfsuite.batches import LoaderFacts, count_samples
 from perfsuite.devices import Device, Timing, Window
 from perfsuite.errors import UnusableStep
 from perfsuite.metrics import Kind
+from perfsuite.plausible import implausible
 from perfsuite.records import Reading
 from perfsuite.statistics import median, relative_error
 from perfsuite.warmup import Warmup, warm_up
@@ -181,6 +182,7 @@ def read(
     reported: dict[str, float] | None = None,
 ) -> Reading:
     """Make a Reading of what the device saw."""
+    may_repeat = not getattr(device, "never_repeats", False)
     return Reading(
         name=name,
         kind=kind,
@@ -201,7 +203,7 @@ def read(
         data_wait=data_wait,
         reported={**timing.reported, **(reported or {})},
         notes=(*timing.notes, *warmup.notes),
-        invalid=timing.invalid,
+        invalid=(*timing.invalid, *implausible(timing.step_seconds, may_repeat=may_repeat)),
         conditions=timing.conditions,
     )
 

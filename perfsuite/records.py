@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from perfsuite.metrics import Kind, Metric
+from perfsuite.noise import Spread
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Reading:
     speedup_high: float | None = None
     difference: float | None = None
     counts: Mapping[str, float] = field(default_factory=dict)  # metric → figure
+    relative: Mapping[str, float] = field(default_factory=dict)  # metric → step in rounds of a reference
     modelled: bool = False
     places: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict
@@ -47,6 +49,8 @@ class Reading:
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
         value: float | None = getattr(self, metric.field, None)
+        if metric.is_relative:
+            return self.relative.get(metric.name)
         return self.counts.get(metric.name) if metric.is_count else value
 
     def judged(self, metric: Metric) -> float | None:
@@ -64,6 +68,8 @@ class Limit:
     source: str  # "the perf marker", "the baseline", "perf.compare"
     reference: float | None = None  # the baseline's own value, before the tolerance
     tolerance: float | None = None
+    spread: Spread | None = None  # the baseline's sessions, where there are enough to know their noise
+    visible: float | None = None  # the smallest slowdown that would be found
 
 
 class Outcome(Enum):
@@ -74,6 +80,7 @@ class Outcome(Enum):
     MISSED = "missed"
     UNMEASURED = "not measured"
     NO_BASELINE = "no baseline"
+    UNCONFIRMED = "not confirmed"  # suspicious at first, fine in fresh processes
     INVALID = "invalid"  # neither passed nor failed: the measurement does not count
 
     @property
@@ -91,6 +98,7 @@ class Verdict:
     limit: Limit | None
     measured: float | None = None
     reason: str = ""
+    is_exact: bool = False  # of a modelled reading: another one would say the same
 
 
 class Match(Enum):
@@ -130,6 +138,7 @@ class Expectation:
         default_factory=dict
     )  # reading → metric → place
     settings: Settings = Settings()
+    sessions: int = 0  # how many the baseline was measured in
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perfsuite.devices import DeviceFacts, Timing
 from perfsuite.devices.cpu_name import cpu_name
+from perfsuite.devices.reference import Workload, references
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.metrics import Tolerance
 
@@ -26,6 +27,7 @@ class CpuDevice:
     name = "cpu"
     is_accelerator = False
     modelled = False
+    never_repeats = True  # nanoseconds: many steps that took exactly the same time were not timed
     min_seconds = 1.0
     # Resident size moves by whole arenas; only growth beyond them says something.
     tolerances: Mapping[str, Tolerance] = {"peak_memory": Tolerance(0.10, 16 * 2**20)}
@@ -62,6 +64,10 @@ class CpuDevice:
     def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:  # noqa: ARG002
         """Return nothing: there are no kernels to look at."""
         return {}
+
+    def references(self) -> Mapping[str, Workload]:
+        """Return what a step is measured beside, so that a slow hour of the machine can be told."""
+        return references()
 
     def cool_down(self, seconds: float) -> None:
         """Wait."""

@@ -59,8 +59,15 @@ def verdict_line(verdict: Verdict, reading: Reading | None) -> str:
     change = abs(verdict.measured - limit.reference) / limit.reference if limit.reference else 1.0
     return (
         f"{label} {measured} is {100 * change:.1f} % {side} the baseline "
-        f"{show(limit.reference, metric.unit)} (allowed: {asked})"
+        f"{show(limit.reference, metric.unit)} (allowed: {asked}{_noise(limit)})"
     )
+
+
+def _noise(limit: Limit) -> str:
+    """Say how far the baseline's own sessions lie apart, where that is known."""
+    if limit.spread is None:
+        return ""
+    return f"; noise ±{100 * limit.spread.deviation:.1f} %, {limit.spread.count} sessions"
 
 
 def _with_interval(metric: Metric, reading: Reading | None, measured: str) -> str:
@@ -90,6 +97,10 @@ def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Itera
     limit = verdict.limit
     if limit is None or reading is None or verdict.outcome is not Outcome.MISSED:
         return
+    if verdict.reason:
+        yield f"measured again: {verdict.reason}"
+    if limit.metric.is_relative:
+        yield "in turns with a reference workload, so that a slower machine does not look like slower code"
     if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
         yield from _where_time_went(reading, result)
         yield from (note for note in reading.notes if not _explains_absence(note))
