@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfsuite import json_check
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
+from perfsuite.json_schema import baseline_schema
 from perfsuite.records import Match
 from perfsuite.schema import MAX_BYTES, InvalidDocument, check
 
@@ -34,6 +36,7 @@ class Stored:
     conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by reading
     places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     environment: Environment | None = None
+    readings: Mapping[str, Any] = field(default_factory=dict)  # as stored, for reports
 
 
 def path_for(directory: Path, key: str, test: str) -> Path:
@@ -60,6 +63,7 @@ def load(path: Path, test: str) -> dict[str, Any]:
             )
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         check(document)
+        json_check.check(document, baseline_schema())
         if document["test"] != test:
             raise InvalidDocument(f"it belongs to {document['test']!r}, not to {test!r}")
     except (OSError, ValueError, RecursionError) as error:
@@ -94,7 +98,10 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
                 "  delete it and run pytest --save-baseline"
             )
         places = {name: reading.get("places", {}) for name, reading in document["readings"].items()}
-        stored = Stored(match, reason, path, _values(document), _conditions(document), places, environment)
+        readings = document["readings"]
+        stored = Stored(
+            match, reason, path, _values(document), _conditions(document), places, environment, readings
+        )
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from perfsuite.errors import InvalidMarker
 from perfsuite.metrics import METRICS, Metric, Tolerance
@@ -92,6 +92,8 @@ def expect(
     match_reason: str,
     device_tolerances: Mapping[str, Tolerance],
     conditions: Mapping[str, Mapping[str, float]] | None = None,
+    before: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> Expectation:
     """Join marker limits and baseline values into one expectation; only an exact match gates."""
     gating = stored if match is Match.EXACT else {}
@@ -106,6 +108,8 @@ def expect(
         conditions=(conditions or {}) if match is Match.EXACT else {},
         places=places or {},
         settings=settings,
+        before=before or {},
+        environment=environment or {},
     )
 
 

@@ -68,6 +68,21 @@ OPTIONS = (
         "rest before a measurement that does not count is repeated once (default: 10 s)",
         "TIME",
     ),
+    Option(
+        "--perf-explain",
+        "say of every test, passed or not, where its step's time went, the likely cause and what to try",
+    ),
+    Option("--perf-html", "write the report page, one file that needs no network", "PATH"),
+    Option(
+        "--perf-export",
+        "write every machine-readable form into a folder: readings, dashboards' files, a summary",
+        "DIR",
+    ),
+    Option(
+        "--perf-patch",
+        "with --save-baseline: write the new baselines as a patch for git apply, and leave the stored ones",
+        "PATH",
+    ),
 )
 
 

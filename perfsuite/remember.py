@@ -53,6 +53,7 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
         },
         **({"conditions": _all_rounded(reading.conditions)} if reading.conditions else {}),
         "reported": _all_rounded(reading.reported),
+        **({"shares": _all_rounded(reading.shares)} if reading.shares else {}),
         "rounds": [_rounded(value) for value in rounds(reading.rounds)],
         **(
             {"places": {name: dict(counts) for name, counts in reading.places.items()}}

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from perfsuite.metrics import METRICS, Metric, primary_metric
 from perfsuite.records import Match, Outcome, Reading, Result
+from perfsuite.report.explanation import explanations
 from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
@@ -40,7 +41,7 @@ def table(results: Sequence[Result], width: int, *, saved: bool = False) -> list
             _test_name(result, reading),
             *(column.cell(reading) for column in columns),
             against_baseline(result, reading),
-            _verdict_word(result, reading, saved),
+            verdict_word(result, reading, saved),
         ]
         for result, reading in rows
     ]
@@ -117,7 +118,8 @@ def against_baseline(result: Result, reading: Reading) -> str:
     return f"{change} (near)" if result.expectation.match is Match.NEAR else change
 
 
-def _verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+def verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+    """Return the one word for a reading in the table."""
     outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
     if result.error or any(outcome.is_failure for outcome in outcomes):
         return "failed"
@@ -158,6 +160,15 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
     for result in results:
         for reading in result.readings:
             lines.extend((f"note: {_test_name(result, reading)}: {note}", "") for note in reading.notes)
+    return lines
+
+
+def explained(results: Sequence[Result]) -> list[Line]:
+    """Return every reading's explanation below its name."""
+    lines: list[Line] = []
+    for name, told in explanations(results):
+        lines.append((name, "bold"))
+        lines.extend((f"  {line}", "") for line in told or ["nothing is known of where its time went"])
     return lines
 
 

@@ -85,6 +85,10 @@ def test_the_set_of_options_is_frozen():
         "--perf-max-time",
         "--perf-on-invalid",
         "--perf-cooldown",
+        "--perf-explain",
+        "--perf-html",
+        "--perf-export",
+        "--perf-patch",
     ] == [option.flag for option in OPTIONS]
 
 
