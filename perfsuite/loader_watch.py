@@ -62,7 +62,7 @@ class LoaderWatch:
         }
         if waits.epochs and waits.waited_seconds > 0:
             clues["epochs"] = float(waits.epochs)
-            clues["epoch_steps"] = waits.batches / waits.epochs
+            clues["epoch_steps"] = float(_length(loader) or waits.batches / waits.epochs)
             clues["epoch_seconds"] = wall_seconds / waits.epochs
             clues["epoch_wait_share"] = waits.epoch_waited_seconds / waits.waited_seconds
         if self._workers and wall_seconds > 0:
@@ -150,6 +150,13 @@ def _children() -> Effort:
         except psutil.Error:  # it ended meanwhile
             continue
     return Effort(cpu, read)
+
+
+def _length(loader: Any) -> int:
+    try:
+        return len(loader)
+    except TypeError:  # an endless one, or one that does not know
+        return 0
 
 
 def _whole_number(value: object) -> int:

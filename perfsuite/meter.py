@@ -15,6 +15,7 @@ from perfsuite.units import Unit, parse
 
 if TYPE_CHECKING:
     from perfsuite.devices.model import ModelDevice
+    from perfsuite.recorder import Recorder
 
 _CALL = "the perf call"
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
@@ -146,6 +147,28 @@ class Perf:
             )
 
         return self._keep(measure, name or "comparison", asked)
+
+    def recorder(
+        self,
+        *,
+        samples_per_step: int | Callable[[Any], int] | None = None,
+        name: str = "",
+        **limits: object,
+    ) -> "Recorder":
+        """Return what measures a loop that a framework runs; see perfsuite.frameworks."""
+        from perfsuite.recorder import Recorder
+
+        asked = parse_limits(limits, _CALL)
+        if self._model is not None:
+            raise UnusableStep(
+                "a framework's trainer moves its data by itself and cannot be modelled; "
+                "hand its step to perf(step) or perf.loop, or measure on a real device"
+            )
+
+        def keep(reading: Reading) -> None:
+            self._keep(lambda _: reading, name or "loop", asked)
+
+        return Recorder(self._device, self._plan, keep, samples_per_step)
 
     def _keep(self, measure: Callable[[str], Reading], name: str, limits: tuple[Limit, ...]) -> Reading:
         """Measure under a free name; what does not count is measured once more, after a rest."""

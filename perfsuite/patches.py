@@ -1,6 +1,7 @@
 """New baselines as a patch for `git apply`, and such a patch read with suspicion before it is applied."""
 
 import difflib
+import itertools
 import re
 import subprocess
 import tempfile
@@ -66,8 +67,8 @@ def repository(root: Path) -> Path:
     return root.resolve()
 
 
-def check_patch(path: Path, directory: PurePosixPath, root: Path) -> list[str]:
-    """Return what a patch would store, or refuse it: only well-formed baselines, only in their own places."""
+def check_patch(path: Path, directory: PurePosixPath, root: Path, *, is_applied: bool = False) -> list[str]:
+    """Return what a patch stores, or refuse it: only well-formed baselines, only in their own places."""
     try:
         if path.stat().st_size > MAX_PATCH_BYTES:
             raise PatchRefused(
@@ -77,7 +78,8 @@ def check_patch(path: Path, directory: PurePosixPath, root: Path) -> list[str]:
         touched = list(dict.fromkeys(_touched(text, directory)))
         if not 1 <= len(touched) <= MAX_FILES:
             raise PatchRefused(f"it touches {len(touched)} files, 1 to {MAX_FILES} are possible")
-        return _applied_apart(path.resolve(), touched, directory, root)
+        made = set(_made(text))
+        return _applied_apart(path.resolve(), touched, made, directory, root, is_applied=is_applied)
     except (OSError, UnicodeDecodeError, PatchRefused) as error:
         raise PatchRefused(
             f"patch {path} is refused: {error}; store baselines with pytest --save-baseline --perf-patch"
@@ -103,6 +105,14 @@ def _touched(text: str, directory: PurePosixPath) -> Iterable[str]:
             raise PatchRefused(f"{line[:80]!r} has no place in a patch of baselines")
 
 
+def _made(text: str) -> Iterable[str]:
+    """Yield the files that a patch makes anew, whether or not there is one here."""
+    lines = text.split("\n")
+    for before, line in itertools.pairwise(lines):
+        if line == "new file mode 100644" and before.startswith("diff --git a/"):
+            yield before.removeprefix("diff --git a/").partition(" ")[0]
+
+
 def _is_header_of(line: str, current: str) -> bool:
     return line in (f"--- a/{current}", "--- /dev/null", f"+++ b/{current}")
 
@@ -114,19 +124,31 @@ def _check_path(path: str, directory: PurePosixPath) -> None:
         raise PatchRefused(f"{path[:120]!r} is no baseline below {directory}/")
 
 
-def _applied_apart(patch: Path, touched: list[str], directory: PurePosixPath, root: Path) -> list[str]:
-    """Apply the patch to a copy of what it touches, and check every file that results."""
+def _applied_apart(
+    patch: Path,
+    touched: list[str],
+    made: set[str],
+    directory: PurePosixPath,
+    root: Path,
+    *,
+    is_applied: bool,
+) -> list[str]:
+    """Apply the patch to a copy of what it touches, check every file that results, then take them over."""
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary)
         for name in touched:
             original = root / name
             if original.is_symlink() or any(parent.is_symlink() for parent in _inside(original, root)):
                 raise PatchRefused(f"{name} leads through a symbolic link")
-            if original.is_file():
+            if original.is_file() and name not in made:
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 (copy / name).write_bytes(original.read_bytes())
         run_git_apply(patch, copy)
-        return [_checked(copy / name, name, directory) for name in touched]
+        told = [_checked(copy / name, name, directory) for name in touched]
+        for name in touched if is_applied else ():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_bytes((copy / name).read_bytes())
+    return told
 
 
 def _inside(path: Path, root: Path) -> list[Path]:

@@ -96,8 +96,8 @@ def test_pageable_copies(perf):
 @pytest.mark.perf
 def test_item_every_step(perf):
     """The loss is read in every step."""
-    step, batch = trainer(perf.device, width=768, depth=8, read_loss=True), batch_of(320, perf.device)
-    perf(lambda: step(batch), samples_per_step=320)
+    step, batch = trainer(perf.device, width=768, depth=8, read_loss=True), batch_of(512, perf.device)
+    perf(lambda: step(batch), samples_per_step=512)
 
 
 @pytest.mark.perf
