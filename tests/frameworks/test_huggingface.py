@@ -33,8 +33,9 @@ class Data(torch.utils.data.Dataset):
 def test_train(perf, tmp_path):
     watch = PerfCallback(perf)
     arguments = TrainingArguments(
-        output_dir=str(tmp_path), max_steps=100_000, per_device_train_batch_size=16, gradient_accumulation_steps=2,
-        use_cpu=True, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+        output_dir=str(tmp_path), max_steps=100_000, per_device_train_batch_size=16,
+        gradient_accumulation_steps=2, use_cpu=True,
+        report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
     )
     trainer = Trainer(model=Model(), args=arguments, train_dataset=Data(), callbacks=[watch])
     trainer.train()
@@ -46,7 +47,7 @@ def test_train(perf, tmp_path):
 
 @pytest.mark.slow
 def test_train_is_measured_and_ends_when_it_is_known(pytester):
-    """Samples of accumulated batches and the wait for the loader are counted, and the training stops early."""
+    """Samples of accumulated batches and the wait for data are counted, and the training stops early."""
     pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\nperf_device = cpu")
     pytester.makepyfile(test_train=PROJECT)
     arguments = ["--perf", "--perf-min-time=0.2s", "--perf-max-time=1s", "-W", "ignore"]
