@@ -46,10 +46,7 @@ def render(results: Sequence[Result], environments: Mapping[str, Environment], w
 
 def _summary(results: Sequence[Result], environments: Mapping[str, Environment], when: str) -> str:
     words = [_word(result) for result in results]
-    counts = " ".join(
-        f'<span class="chip {word.replace(" ", "-")}">{words.count(word)} {word}</span>'
-        for word in dict.fromkeys(words)
-    )
+    counts = " ".join(_chip(word, f"{words.count(word)} {word}") for word in dict.fromkeys(words))
     where = "; ".join(
         f"{name}: {environment.device_name}, torch {environment.torch}, Python {environment.python}"
         for name, environment in environments.items()
@@ -67,8 +64,10 @@ def _summary(results: Sequence[Result], environments: Mapping[str, Environment],
 
 
 def _head() -> str:
-    labels = [("test", "test"), *((METRICS[name].label, "number") for name in _COLUMNS)]
-    labels += [("against baseline", "number"), ("likely cause", "text"), ("verdict", "text")]
+    metrics = {name: (METRICS[name].label, "number") for name in _COLUMNS}
+    labels = [("verdict", "text"), ("test", "text"), *(metrics[name] for name in _COLUMNS[:2])]
+    labels += [("against baseline", "number"), ("likely cause", "text")]
+    labels += [metrics[name] for name in _COLUMNS[2:]]
     return "".join(
         f"<th scope=col aria-sort=none data-kind={kind}><button type=button>{_e(label)}</button></th>"
         for label, kind in labels
@@ -80,22 +79,29 @@ def _rows(results: Sequence[Result]) -> list[str]:
     for number, result in enumerate(results):
         for reading in result.readings or (None,):
             word = verdict_word(result, reading, saved=False) if reading else "failed"
-            name = _name(result, reading)
             how = ' <span class="tag">modelled</span>' if reading and reading.modelled else ""
-            cells = [f'<th scope=row><a href="#test-{number}">{_e(name)}</a>{how}</th>']
-            cells += [_cell(reading, column) for column in _COLUMNS]
+            figures = [_cell(reading, column) for column in _COLUMNS]
             change = against_baseline(result, reading) if reading else "–"
             cause = diagnose(reading).likely if reading else None
-            cells += [f"<td data-value={_order(change)}>{_e(change)}</td>"]
-            cells += [f"<td class=cause>{_e(cause.name if cause else '–')}</td>"]
-            cells += [f'<td><span class="chip {word.replace(" ", "-")}">{word}</span></td>']
+            cells = [
+                f"<td class=word>{_chip(word)}{how}</td>",
+                f'<th scope=row><a href="#test-{number}">{_e(_name(result, reading))}</a></th>',
+                *figures[:2],
+                f'<td data-value="{_order(change)}">{_e(change)}</td>',
+                f"<td class=cause>{_e(cause.name if cause else '–')}</td>",
+                *figures[2:],
+            ]
             rows.append(f'<tr data-verdict="{word}">{"".join(cells)}</tr>')
     return rows
 
 
+def _chip(word: str, text: str = "") -> str:
+    return f'<span class="chip {word.replace(" ", "-")}">{text or word}</span>'
+
+
 def _order(change: str) -> str:
     text = change.split(" ", maxsplit=1)[0].replace("+", "").replace("−", "-")
-    return text if text.replace(".", "").lstrip("-").isdigit() else '""'
+    return text if text.replace(".", "").lstrip("-").isdigit() else ""
 
 
 def _cell(reading: Reading | None, column: str) -> str:
@@ -111,17 +117,19 @@ def _details(number: int, result: Result) -> str:
     parts = [f"<pre class=verdict>{_e(text)}</pre>"]
     for at, reading in enumerate(result.readings):
         before = result.expectation.before.get(reading.name)
-        told = "".join(f"<li>{_e(line)}</li>" for line in explain(reading, before))
+        is_told = result.is_failed and not result.error  # then the verdict ends with it
+        lines = [] if is_told else explain(reading, before)
+        told = "".join(f"<li>{_e(line)}</li>" for line in lines)
         notes = "".join(f"<li>note: {_e(note)}</li>" for note in reading.notes)
         title = f"<h3>{_e(reading.name)}</h3>" if len(result.readings) > 1 else ""
         parts.append(
             f"{title}<ul>{told}{notes}</ul><div class=charts data-test={number} data-reading={at}></div>"
         )
-    parts.append(f"<div class=environment data-test={number}></div>")
+    parts.append(f"<details class=environment data-test={number}></details>")
     is_open = " open" if word in ("failed", "invalid") else ""
     return (
         f'<details id="test-{number}" data-verdict="{word}"{is_open}><summary>'
-        f'<span class="chip {word.replace(" ", "-")}">{word}</span> {_e(result.test)}</summary>'
+        f"{_chip(word)} {_e(result.test)}</summary>"
         f"{''.join(parts)}</details>"
     )
 

@@ -10,7 +10,7 @@ from perfsuite.metrics import METRICS
 from perfsuite.records import Expectation, Limit, Match, Reading, Result
 
 HERE = Environment.from_device(
-    DeviceFacts("cuda", "NVIDIA A10", "CUDA events", driver="550.163", cuda="12.8")
+    DeviceFacts("cuda", "made-up GPU", "CUDA events", driver="550.163", cuda="12.8")
 )
 THERE = {**HERE.to_stored(), "driver": "535.261", "commit": "0" * 40}
 SHARES = {"data_wait": 0.41, "launch_gaps": 0.07, "kernels": 0.46, "optimizer": 0.06}

@@ -111,7 +111,7 @@ def test_every_command_is_run_here_or_says_why_not():
         "python3 -m perfsuite check-patch",
         "mkdir -p perf/base",
         "# A branch or a short SHA",
-        "if ! printf",
+        "if [[",
         "zizmor",
         "actionlint",
     )
@@ -145,7 +145,7 @@ def bash(script, folder, **environment):
 )
 def test_only_a_full_sha_is_taken(tmp_path, workflow, sha, status):
     """A name may mean something else by the time it is checked out."""
-    start = "# A branch" if workflow == "gpu" else "if ! printf"
+    start = "# A branch" if workflow == "gpu" else "if [["
     ran = bash(command(start, f"{workflow}."), tmp_path, SHA=sha)
     assert (status, []) == (ran.returncode, list(tmp_path.iterdir()))
     assert status == 0 or "give the full SHA of a reviewed commit" in ran.stdout

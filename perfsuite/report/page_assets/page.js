@@ -122,7 +122,9 @@
       });
       if (hasBefore && row[0] !== "environment" && row[1] !== row[2]) line.className = "differs";
     }
-    box.append(table);
+    const summary = document.createElement("summary"), count = table.querySelectorAll(".differs").length;
+    summary.textContent = !hasBefore ? "Environment" : `Environment: ${count} difference${count === 1 ? "" : "s"} to the baseline's`;
+    box.append(summary, table);
   }
 
   function fill(details) {
