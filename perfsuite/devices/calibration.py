@@ -19,7 +19,7 @@ from perfsuite.devices.fitting import Row, fit_corrections
 from perfsuite.devices.gpus import Card, find_card
 from perfsuite.devices.kernels import VIEW, Event, Kernel, Launch
 from perfsuite.devices.model_window import ModelWindow
-from perfsuite.devices.roofline import RULES, seconds
+from perfsuite.devices.roofline import RULES, product_class, seconds
 from perfsuite.devices.timeline import VIEW_SHARE, Timeline
 from perfsuite.devices.watching import Watcher
 from perfsuite.errors import DeviceMissing
@@ -133,13 +133,16 @@ def _curves(device: Any, wait: Callable[[], None]) -> dict[str, tuple[tuple[floa
 
 
 def _product_costs(device: Any, wait: Callable[[], None]) -> dict[str, tuple[float, ...]]:
-    """Return family → what a product costs: once, per item of the batch, per FLOP, per byte."""
-    parts: dict[str, list[list[float]]] = {"linear": [], "bmm": []}
-    times: dict[str, list[float]] = {"linear": [], "bmm": []}
+    """Return class → what a product costs: once, per item of the batch, per FLOP, per byte."""
+    parts: dict[str, list[list[float]]] = {}
+    times: dict[str, list[float]] = {}
     for (batch, m, n, k), call in workloads.products(device):
-        family = "bmm" if batch > 1 else "linear"
-        parts[family].append([1.0, batch, 2.0 * batch * m * n * k, 4.0 * batch * (m * k + k * n + m * n)])
-        times[family].append(statistics.median(usual_seconds(call, wait) for _ in range(_PASSES)))
+        kind = product_class((batch, m, n, k))
+        parts.setdefault(kind, []).append(
+            [1.0, batch, 2.0 * batch * m * n * k, 4.0 * batch * (m * k + k * n + m * n)]
+        )
+        found = statistics.median(usual_seconds(call, wait) for _ in range(_PASSES))
+        times.setdefault(kind, []).append(found)
     return {name: _positive_fit(np.array(parts[name]), np.array(times[name])) for name in parts}
 
 
@@ -176,7 +179,9 @@ def _in_context(card: Card) -> Card:
     return replace(
         card,
         curves={
-            op: tuple((size, factor * took) for size, took in curve) for op, curve in card.curves.items()
+            # A recurrence is a whole layer's work in one operator, alone as it is in a step.
+            op: curve if "rnn_layer" in op else tuple((size, factor * took) for size, took in curve)
+            for op, curve in card.curves.items()
         },
         products={name: tuple(factor * cost for cost in row) for name, row in card.products.items()},
     )

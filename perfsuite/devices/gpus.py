@@ -24,6 +24,7 @@ class Card:
     memory_bytes: float
     source: str
     tf32: float = 0.0
+    float64: float = 0.0
     float16: float = 0.0
     bfloat16: float = 0.0
     memory_kind: str = ""
@@ -46,7 +47,7 @@ class Card:
     )  # operator → size, seconds
     products: Mapping[str, tuple[float, ...]] = field(
         default_factory=dict
-    )  # family → cost once, per item, FLOP, byte
+    )  # class of product → cost once, per item, FLOP, byte
 
     @property
     def is_calibrated(self) -> bool:
@@ -55,10 +56,10 @@ class Card:
 
     def peak(self, precision: str) -> float:
         """Return the dense peak for a precision: float32's where the card has no faster unit for it."""
-        if precision in ("float16", "bfloat16"):
+        if precision in ("float16", "bfloat16", "tf32"):
             return getattr(self, precision) or self.float32
         if precision == "float64":
-            return self.float32 / 32
+            return self.float64 or self.float32 / 64  # of cards made for something else
         return self.float32
 
     @classmethod

@@ -32,7 +32,7 @@ class Kernel:
     flops: float
     read_bytes: int
     written_bytes: int
-    precision: str  # float32, float16, bfloat16, …
+    precision: str  # float32, tf32, float16, bfloat16, …
     launches: int = 1
     problem: tuple[int, int, int, int] = (
         1,

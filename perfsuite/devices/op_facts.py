@@ -4,13 +4,16 @@ from typing import Any
 
 import torch
 
-from perfsuite.devices import op_rules
+from perfsuite.devices import op_rules, tf32
 
 
 class Rule:
     """What is known of an operator whatever its shapes."""
 
-    __slots__ = ("has_kernel", "is_factory", "is_index", "is_sync", "is_transfer", "is_view", "name")
+    __slots__ = (
+        *("has_kernel", "is_factory", "is_index", "is_sync", "is_transfer", "is_view", "name"),
+        "tf32_unit",
+    )
 
     def __init__(self, func: Any) -> None:
         self.name = op_rules.base_name(func)
@@ -21,6 +24,11 @@ class Rule:
         self.is_index = self.name in ("index", "index_put", "index_put_", "_index_put_impl_")
         self.is_transfer = self.name in ("_to_copy", "copy_")
         self.is_factory = self.name in op_rules.FACTORIES
+        self.tf32_unit = tf32.unit_of(op_rules.family_of(self.name))
+
+    def is_tf32(self) -> bool:
+        """Tell whether float32 would be multiplied in TF32 now; a test may switch between two steps."""
+        return self.tf32_unit is not None and tf32.is_allowed(self.tf32_unit)
 
 
 def has_extent(tensors: list[Any]) -> bool:

@@ -109,16 +109,19 @@ def has_kernel(func: Any) -> bool:
 
 def has_rule(name: str) -> bool:
     """Tell whether an operator is costed by more than its bytes."""
-    return _family(name) is not Family.BYTES
+    return family_of(name) is not Family.BYTES
 
 
-def kernel_of(func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any]) -> Kernel:
+def kernel_of(
+    func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any], *, is_tf32: bool = False
+) -> Kernel:
     """Return what an operator costs; called once for each combination of operator and shapes."""
     name = base_name(func)
     read = sum(_bytes(tensor) for tensor in inputs)
     written = sum(_bytes(tensor) for tensor in outputs)
-    family = _family(name)
+    family = family_of(name)
     precision = _precision([*inputs, *outputs])
+    precision = "tf32" if is_tf32 and precision == "float32" else precision
     launches = _LAUNCHES.get(name, 1)
     problem, flops = (1, 0, 0, 0), 0.0
     if name in _PRODUCTS:
@@ -161,7 +164,8 @@ def multi_tensor_launches(name: str, args: Sequence[Any]) -> int:
     return max(-(-len(lists[0]) // _MAX_TENSORS[depth - 1]), -(-chunks // _MAX_CHUNKS))
 
 
-def _family(name: str) -> Family:
+def family_of(name: str) -> Family:
+    """Return the cost rule of an operator by its name."""
     if name in _PRODUCTS:
         return Family.LINEAR
     if name in _ROW_FAMILIES:

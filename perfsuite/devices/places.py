@@ -84,6 +84,7 @@ class Places:
         known = self._known.get((code, line))
         if known is None:
             path = code.co_filename.removeprefix(self._root)
+            linecache.checkcache(code.co_filename)  # edited since some other test of this process read it
             text = linecache.getline(code.co_filename, line).strip()
             known = Place(f"{path} {code.co_name}: {text}", line)
             self._known[code, line] = known

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from perfsuite.devices.gpus import Card
 from perfsuite.devices.kernels import Family, Kernel
+from perfsuite.errors import DeviceMissing
 
 # Width and height of the tiles that matrix kernels come in, and how well each uses the card.
 _TILES = ((256, 128, 1.0), (128, 128, 1.0), (128, 96, 0.97), (128, 64, 0.92), (128, 32, 0.8),
@@ -14,6 +15,7 @@ _TILES = ((256, 128, 1.0), (128, 128, 1.0), (128, 96, 0.97), (128, 64, 0.92), (1
 _PROLOGUE = 24  # a tile is loaded and stored in the time of so many columns of k
 _SHARPNESS = 4.0  # of the roofline's corner
 _MOST_CORRECTION = 0.9  # in the exponent: a measured card may be off its sheet by this much
+_THIN = 16  # a processor's products with a side no longer than this leave its vectors half empty
 _SMALLEST, _LARGEST = 64, 65_536  # the sizes that were measured; corrections are not carried beyond
 
 
@@ -79,7 +81,13 @@ def seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
     row = card.corrections.get(kernel.family.value)
     if row is None:
         return base
-    exponent = math.fsum(c * f for c, f in zip(row, features(kernel, card), strict=True))
+    found = features(kernel, card)
+    if len(row) != len(found):
+        raise DeviceMissing(
+            f"card {card.name!r}: its corrections for {kernel.family.value} are {len(row)} numbers and not "
+            f"{len(found)}, so another version wrote them; measure it again: python -m perfsuite calibrate"
+        )
+    exponent = math.fsum(c * f for c, f in zip(row, found, strict=True))
     return base * math.exp(max(-_MOST_CORRECTION, min(exponent, _MOST_CORRECTION)))
 
 
@@ -87,13 +95,19 @@ def _host_seconds(kernel: Kernel, card: Card) -> float:
     """Return what a processor takes: products by their costs, the rest along the measured curves."""
     if kernel.family in (Family.LINEAR, Family.BMM):
         parts = (1.0, kernel.problem[0], kernel.flops, kernel.moved_bytes)
-        return math.fsum(
-            cost * part for cost, part in zip(card.products[kernel.family.value], parts, strict=True)
-        )
+        costs = card.products.get(product_class(kernel.problem), card.products[kernel.family.value])
+        return math.fsum(cost * part for cost, part in zip(costs, parts, strict=True))
     curve = card.curves.get(kernel.op) or card.curves.get(kernel.op.rstrip("_"))
     return _along(
         curve or card.curves[_TYPICAL.get(kernel.family, "add")], kernel.flops or kernel.moved_bytes
     )
+
+
+def product_class(problem: Sequence[int]) -> str:
+    """Return by which costs a processor's product goes: one, a batch, or a batch of thin ones."""
+    if problem[0] == 1:
+        return Family.LINEAR.value
+    return "thin" if min(problem[1:]) <= _THIN else Family.BMM.value
 
 
 def _along(curve: Sequence[tuple[float, float]], size: float) -> float:
@@ -175,5 +189,7 @@ def product_features(kernel: Kernel, card: Card) -> tuple[float, ...]:
     )
     squares = [base[i] * base[j] for i in range(5) for j in range(i, 5)]
     small = (64 / k, (64 / k) ** 2, 64 / m, 64 / n)
-    odd = [float(size % 8 != 0) for size in dims] + [0.5 * (size % 128 != 0) for size in dims[:2]]
-    return (1.0, *base, *squares, *small, *odd, max(math.log2(n) - 12.5, 0.0))
+    odd = [float(size % 8 != 0) for size in dims]
+    odd += [0.5 * (size % tile != 0) for tile in (64, 128) for size in dims[:2]] + [0.5 * (dims[2] % 32 != 0)]
+    thin = [float(min(dims[:2]) <= tile) for tile in (64, 96)]  # the large tiles do not fit
+    return (1.0, *base, *squares, *small, *odd, *thin, max(math.log2(n) - 12.5, 0.0))

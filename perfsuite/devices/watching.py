@@ -194,19 +194,22 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule.is_sync or (rule.is_index and has_mask(args)):
             self.events.append(Sync(rule.name, place))
         if rule.has_kernel:
-            kernel = self._kernel(func, args, inputs, outputs)
+            kernel = self._kernel(func, rule, args, inputs, outputs)
             key = (id(kernel), place)
             launch = self._launches.get(key)
             if launch is None:
                 launch = self._launches[key] = Launch(kernel, place)
             self.events.append(launch)
 
-    def _kernel(self, func: Any, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]) -> Kernel:
+    def _kernel(
+        self, func: Any, rule: Rule, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]
+    ) -> Kernel:
         """Cost an operator once for each combination of shapes; a step repeats few of them many times."""
-        key = (func, *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
+        is_tf32 = rule.is_tf32()
+        key = (func, is_tf32, *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
         kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[key] = op_rules.kernel_of(func, inputs, outputs, args)
+            kernel = self._kernels[key] = op_rules.kernel_of(func, inputs, outputs, args, is_tf32=is_tf32)
             if not op_rules.has_rule(kernel.op):
                 self.by_bytes.add(kernel.op)
         return kernel

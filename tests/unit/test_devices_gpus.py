@@ -150,12 +150,31 @@ def test_kernel_times_are_as_good_as_the_document_says(name):
     rows, cards = load(DATA), load_cards()
     for group, found in from_sheet(name, cards, rows).items():
         assert median(found) <= SHEET[group], group
-    # A tenth is a matter of luck; three draws are not. A T4's clock wanders with its temperature: fitted on
-    # nine tenths of its rows, bmm is still 12 % off.
-    draws = [calibrated(cards[name], rows[name], cards, rows, seed) for seed in range(3)]
+    # A tenth is a matter of luck, seven rows of some; five draws are not.
+    draws = [calibrated(cards[name], rows[name], cards, rows, seed) for seed in range(5)]
     for group, limit in CALIBRATED.items():
-        allowed = 0.15 if (name, group) == ("t4", "bmm") else limit
-        assert mean(median(draw[group]) for draw in draws) <= allowed, group
+        assert mean(median(draw[group]) for draw in draws) <= limit, group
+
+
+def test_a_card_at_another_clock_for_a_moment_does_not_move_the_fit():
+    """A third of the rows at half the time: the fit stays with the others and does not meet them half-way."""
+    card = find_card("t4")
+    kernels = [product(b, m, m, k) for b in (16, 64, 256) for m in (256, 512) for k in (64, 128, 256, 512)]
+    rows = [
+        Row(kernel, sheet_seconds(kernel, card) * (0.6 if i % 3 == 0 else 1.2))
+        for i, kernel in enumerate(kernels)
+    ]
+    fitted = fit_corrections(card, rows, RULES)
+    usual = [row for i, row in enumerate(rows) if i % 3]
+    for row in usual:
+        assert row.seconds == pytest.approx(seconds(row.kernel, fitted), rel=0.12)
+
+
+def test_corrections_of_another_version_are_refused():
+    """Their numbers would mean something else."""
+    card = dataclasses.replace(find_card("t4"), corrections={"linear": (0.1, 0.2)})
+    with pytest.raises(DeviceMissing, match=r"card 't4'.*linear are 2 numbers.*measure it again"):
+        seconds(product(1, 64, 64, 64), card)
 
 
 def test_a_card_survives_its_file(tmp_path):
@@ -187,3 +206,15 @@ def test_a_processor_runs_along_its_curves():
     assert add(1000) == add(1000, "exp")
     assert 1.0 == seconds(product(1, 8, 8, 8), card)
     assert math.isclose(5.0, seconds(Kernel("mean", Family.REDUCTION, 0.0, 1, 0, "float32"), card))
+
+
+def test_a_processors_thin_products_go_by_their_own_costs():
+    """A side of 4 leaves vectors empty; a card calibrated before there was such a class goes by its bmm."""
+    card = Card(
+        "cpu", "CPU", 1e9, 1e9, 1, 1e9, "a test", is_host=True,
+        products={"linear": (1.0, 0.0, 0.0, 0.0), "bmm": (2.0, 0.0, 0.0, 0.0), "thin": (3.0, 0.0, 0.0, 0.0)},
+    )  # fmt: skip
+    problems = [(1, 4, 4, 4), (8, 64, 64, 64), (8, 64, 4, 64), (8, 64, 64, 16)]
+    assert [1.0, 2.0, 3.0, 3.0] == [seconds(product(*problem), card) for problem in problems]
+    older = dataclasses.replace(card, products={"linear": (1.0, 0, 0, 0), "bmm": (2.0, 0, 0, 0)})
+    assert 2.0 == seconds(product(8, 64, 4, 64), older)

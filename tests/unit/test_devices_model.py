@@ -151,6 +151,16 @@ def test_optimizers_take_the_form_they_take_on_cuda(device, options, most):
     assert found["gradient_memory"] in (30 * 512, 31 * 512)
 
 
+def test_clipping_waits_for_nothing(device):
+    """Norm and factor stay on the card."""
+    weights = [nn.Parameter(on_card(8)) for _ in range(3)]
+    for weight in weights:
+        weight.grad = torch.ones(8, device=CARD)
+    found = counts(device, lambda: nn.utils.clip_grad_norm_(weights, 0.1))
+    assert (0, 0, 0) == (found["syncs"], found["d2h_bytes"], found["blocking_copies"])
+    assert 0 < found["kernels"] < 10
+
+
 def test_lists_are_cut_into_launches_as_on_cuda(device):
     """110 tensors fit into a launch of one list, 64 into one of two."""
     one = [on_card(8) for _ in range(111)]
@@ -383,3 +393,59 @@ def test_two_processes_give_the_same_bytes():
     ]
     assert runs[0] == runs[1]
     assert json.loads(runs[0])[0]["kernels"] > 100
+
+
+@pytest.fixture
+def tf32():
+    """Torch's switches, set back afterwards; they change nothing on the CPU."""
+    switches = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [switch.allow_tf32 for switch in switches]
+    yield switches
+    for switch, value in zip(switches, before, strict=True):
+        switch.allow_tf32 = value
+
+
+@pytest.mark.parametrize(
+    ("unit", "run"),
+    [
+        (0, lambda x: x @ x),
+        (0, lambda x: torch.bmm(x.view(4, 512, 512), x.view(4, 512, 512))),
+        (1, lambda x: nn.functional.conv1d(x.view(4, 256, 1024), x[:192].reshape(256, 256, 3))),
+    ],
+    ids=["product", "batch of products", "convolution"],
+)
+def test_tf32_is_predicted_where_torch_would_use_it(device, tf32, unit, run):
+    """Products and cuDNN have a switch each, asked anew in every step; what is counted stays the same."""
+    x = on_card(1024, 1024)
+    for switch in tf32:
+        switch.allow_tf32 = False
+    plain = model_step(lambda: run(x), device, silent, 1)
+    tf32[1 - unit].allow_tf32 = True
+    assert plain.step_seconds == model_step(lambda: run(x), device, silent, 1).step_seconds
+    tf32[unit].allow_tf32 = True
+    fast = model_step(lambda: run(x), device, silent, 1)
+    assert fast.step_seconds < 0.8 * plain.step_seconds
+    assert fast.counts == plain.counts
+
+
+def test_either_way_to_ask_for_tf32_is_heard():
+    """Torch has two; mixing them makes the older one raise, which must not end a test here."""
+    code = (
+        "import torch; from perfsuite.devices import tf32\n"
+        "found = [tf32.is_allowed(unit) for unit in ('matmul', 'conv', 'rnn')]\n"
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'\n"
+        "torch.backends.cudnn.conv.fp32_precision = 'ieee'\n"
+        "print(found, [tf32.is_allowed(unit) for unit in ('matmul', 'conv', 'rnn')])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "[False, True, True] [True, False, True]" == ran.stdout.strip()
+
+
+def test_double_precision_is_that_of_the_card(device):
+    """Half of float32 on cards for science, a 64th on others."""
+    assert find_card("v100").float32 == pytest.approx(2 * find_card("v100").peak("float64"), rel=0.01)
+    assert find_card("a10").float32 == pytest.approx(64 * find_card("a10").peak("float64"), rel=0.01)
+    x = on_card(1024, 1024)
+    single = model_step(lambda: x @ x, device, silent, 1).step_seconds
+    y = x.double()
+    assert model_step(lambda: y @ y, device, silent, 1).step_seconds > 30 * single
