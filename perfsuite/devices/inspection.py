@@ -4,6 +4,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from perfsuite.devices.trace import RANGE, Interval, kernels_of, split
@@ -23,7 +24,13 @@ def inspect(torch: Any, index: int, step: Callable[[], object], step_seconds: fl
     figures = {"syncs_per_step": float(len(waits)), **kernel_figures(intervals, steps)}
     by_line = Counter(waits).most_common(1)
     clues: dict[str, Clue] = {"syncs": float(len(waits)), "sync_place": by_line[0][0]} if by_line else {}
-    return Insight(figures, seen.shares, {**seen.clues, **clues})
+    return Insight(figures, seen.shares, {**seen.clues, **clues, **_lines(step)})
+
+
+def _lines(step: Callable[[], object]) -> dict[str, Clue]:
+    from perfsuite.devices.op_watch import lines_of
+
+    return lines_of(step, Path.cwd())
 
 
 def syncs(torch: Any, index: int, step: Callable[[], object]) -> list[str]:

@@ -113,6 +113,14 @@ def look_into(step: Callable[[], object], step_seconds: float, root: Path) -> In
     return Insight(shares=shares, clues=_clues(watch, empty))
 
 
+def lines_of(step: Callable[[], object], root: Path) -> dict[str, Clue]:
+    """Run one step and tell which lines call most operators: each becomes a launch on a GPU."""
+    watch = OpWatch(root)
+    with around_optimizers(watch.begin_optimizer, watch.end_optimizer), watch:
+        step()
+    return _line_clues(watch) if watch.calls else {}
+
+
 def _bare_seconds(step: Callable[[], object], steps: int) -> tuple[float, float, float]:
     """Return a step's seconds in optimizers, in all, and in the system, with nothing else watching."""
     begun: list[float] = []
@@ -152,14 +160,22 @@ def _clues(watch: OpWatch, empty: float) -> dict[str, Clue]:
         "kernel_seconds": median(watch.seconds),
         "short_kernel_seconds": 5 * empty,  # below this, calling an operator costs as much as its work
     }
+    clues |= _line_clues(watch)
+    if watch.syncs:
+        place, _ = watch.syncs.most_common(1)[0]
+        clues |= {"syncs": float(sum(watch.syncs.values())), "sync_place": place.told}
+    return clues
+
+
+def _line_clues(watch: OpWatch) -> dict[str, Clue]:
     by_place: Counter[Place] = Counter()
     for (_, place), count in watch.calls.items():
         by_place[place] += count
     place, count = by_place.most_common(1)[0]
-    clues |= {"launch_place": place.told, "launch_place_count": float(count)}
     ((_, looped), times) = watch.calls.most_common(1)[0]
-    clues |= {"repeated_kernel_place": looped.told, "repeated_kernel_count": float(times)}
-    if watch.syncs:
-        place, count = watch.syncs.most_common(1)[0]
-        clues |= {"syncs": float(sum(watch.syncs.values())), "sync_place": place.told}
-    return clues
+    return {
+        "launch_place": place.told,
+        "launch_place_count": float(count),
+        "repeated_kernel_place": looped.told,
+        "repeated_kernel_count": float(times),
+    }

@@ -30,7 +30,7 @@ def test_fit(perf):
     data = TensorDataset(torch.randn(512, 8), torch.randn(512, 1))
     watch = PerfCallback(perf)
     trainer = lightning.Trainer(
-        max_epochs={epochs}, accelerator="cpu", callbacks=[watch], logger=False,
+        max_epochs={epochs}, max_steps={steps}, accelerator="cpu", callbacks=[watch], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )
     trainer.fit(Model(), DataLoader(data, batch_size=32))
@@ -43,9 +43,9 @@ def test_fit(perf):
 
 @pytest.fixture
 def run(pytester):
-    def run(marker="", epochs=10_000):
+    def run(marker="", epochs=10_000, steps=-1):
         pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\nperf_device = cpu")
-        pytester.makepyfile(test_fit=PROJECT.format(marker=marker, epochs=epochs))
+        pytester.makepyfile(test_fit=PROJECT.format(marker=marker, epochs=epochs, steps=steps))
         return pytester.runpytest_subprocess(
             "--perf", "--perf-min-time=0.2s", "--perf-max-time=1s", "-W", "ignore"
         )
@@ -70,5 +70,8 @@ def test_a_limit_fails_the_test(run):
 @pytest.mark.slow
 def test_a_training_too_short_to_be_measured_says_so(run):
     """Rather than leaving no reading behind."""
-    ran = run(epochs=0)
+    ran = run(steps=3)
     ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        ["the training ended after 3 steps, while it was still warming up: give it more*"]
+    )
