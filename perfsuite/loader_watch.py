@@ -2,7 +2,6 @@
 
 import math
 import os
-import resource
 import time
 from collections.abc import Callable
 from copy import copy
@@ -12,6 +11,7 @@ from typing import Any, Protocol
 
 from perfsuite.insight import Clue
 from perfsuite.statistics import mean, median
+from perfsuite.usage import ended_children_seconds
 
 WORTH_A_LOOK = 0.05  # of the time waiting for data: below it a loader is fine
 _MOST_SAMPLES, _MOST_SECONDS = 64, 1.0
@@ -140,8 +140,7 @@ def usable_cores() -> int:
 def _children() -> Effort:
     import psutil
 
-    gone = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu, read = gone.ru_utime + gone.ru_stime, 0.0
+    cpu, read = ended_children_seconds(), 0.0
     for child in psutil.Process().children(recursive=True):
         try:
             times = child.cpu_times()

@@ -59,9 +59,9 @@ def test_shares_add_up_and_a_step_that_takes_too_long_is_left_alone():
 
     seen = look_into(step, 0.001, HERE)
     assert pytest.approx(1) == sum(seen.shares.values())
-    assert 4 == len(calls)
+    assert 5 == len(calls)
     assert {} == look_into(step, 60.0, HERE).shares
-    assert 4 == len(calls)
+    assert 5 == len(calls)
 
 
 def test_a_step_without_operators_is_other():
@@ -77,3 +77,15 @@ def test_syncs_are_named_though_they_cost_a_cpu_nothing():
     seen = look_into(lambda: value.item(), 1e-6, HERE)
     assert 1.0 == seen.clues["syncs"]
     assert "value.item()" in seen.clues["sync_place"]
+
+
+def test_memory_fetched_from_the_system_in_every_step_is_the_allocators():
+    """Counted page by page, so that it is not taken for slow Python or for work."""
+
+    def step():
+        return torch.empty(2**24).fill_(1.0)  # 64 MiB: given back to the system each time
+
+    kept = step()
+    shares = look_into(step, 0.01, HERE).shares
+    assert shares["allocator"] > 0.2
+    assert look_into(lambda: kept.fill_(1.0), 0.01, HERE).shares["allocator"] < shares["allocator"] / 4

@@ -64,7 +64,7 @@ def test_samples_are_timed_here_where_no_worker_hides_them(clock):
 def test_a_sample_that_is_slow_again_is_slow_and_one_that_is_not_was_disturbed(clock):
     """Another process's turn must not be taken for a slow sample."""
     assert clues(Samples(clock, slow=5))["slowest_sample_share"] > 0.9
-    assert clues(Samples(clock, once=5))["slowest_sample_share"] < 0.1
+    assert clues(Samples(clock, once=5))["slowest_sample_share"] < 0.2
 
 
 def test_a_plain_iterable_has_no_samples_to_time():
