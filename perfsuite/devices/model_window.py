@@ -95,13 +95,13 @@ class ModelWindow:
             tally=tally(self.steps, peak),
             series=tuple(utilization_series(played, played.seconds / _SERIES_POINTS)),
             data_wait=played.wait_seconds / played.seconds if wait is not None and played.seconds else None,
-            insight=self._insight(),
+            insight=self._insight(played),
             resident_seconds=resident_seconds(self.steps, self._card) if wait is not None else 0.0,
             first_wait_seconds=getattr(wait, "first_wait_seconds", 0.0),
         )
 
-    def _insight(self) -> Insight:
-        seen = what_if(self.steps, self._card)
+    def _insight(self, played: Played) -> Insight:
+        seen = what_if(self.steps, self._card, played)
         held = {"memory_capacity_bytes": self._card.memory_bytes}
         return Insight(seen.figures, seen.shares, {**seen.clues, **held})
 

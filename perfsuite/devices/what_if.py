@@ -7,18 +7,23 @@ from perfsuite.devices.gpus import Card
 from perfsuite.devices.kernels import Copy, Event, Kernel, Launch, OptimizerMark, Sync
 from perfsuite.devices.places import Place
 from perfsuite.devices.roofline import seconds
-from perfsuite.devices.timeline import Timeline
+from perfsuite.devices.timeline import Played, Timeline
 from perfsuite.insight import Clue, Insight, whole
 from perfsuite.statistics import median
 
 _MOST_EVENTS = 30_000  # of the steps that are played again
+_HUGE_EVENTS = 100_000  # of one step: playing it eight times more would take half a minute
 
 Keep = Callable[[Event], bool]
 
 
-def what_if(steps: Sequence[Sequence[Event]], card: Card) -> Insight:
+def what_if(steps: Sequence[Sequence[Event]], card: Card, played: Played | None = None) -> Insight:
     """Return shares that add up, and clues: what a step would take without syncs, copies, optimizer."""
     some = _some(steps)
+    if played is not None and some and len(some[0]) > _HUGE_EVENTS:
+        seconds_a_step = played.seconds / max(len(played.step_ends), 1)
+        clues = {**_kernel_clues(some, card, seconds_a_step), **_wait_clues(some)}
+        return Insight(shares=_by_gaps(played), clues=clues)
     all_of_it, _ = _play(some, card)
     if all_of_it <= 0:
         return Insight()
@@ -39,9 +44,18 @@ def what_if(steps: Sequence[Sequence[Event]], card: Card) -> Insight:
     return Insight(shares=told, clues={**_kernel_clues(some, card, all_of_it), **_wait_clues(some)})
 
 
+def _by_gaps(played: Played) -> dict[str, float]:
+    """Return the shares of a step too large to be played again: each gap is what the host did last."""
+    total = played.seconds or 1.0
+    names = {"launch": "launch_gaps", "sync": "sync_waits", "copy": "transfer", "data": "data_wait"}
+    shares = {names[cause]: seconds / total for cause, seconds in played.gaps.items()}
+    return whole({**shares, "kernels": played.busy_share or 0.0})
+
+
 def resident_seconds(steps: Sequence[Sequence[Event]], card: Card) -> float:
-    """Return what a step takes where every batch is there already."""
-    return _play(_some(steps), card)[0]
+    """Return what a step takes where every batch is there already, 0 for one too large to be played again."""
+    some = _some(steps)
+    return 0.0 if some and len(some[0]) > _HUGE_EVENTS else _play(some, card)[0]
 
 
 def _some(steps: Sequence[Sequence[Event]]) -> list[list[Event]]:

@@ -5,6 +5,7 @@ import pytest
 from perfsuite.devices.gpus import find_card
 from perfsuite.devices.kernels import Copy, Family, Kernel, Launch, OptimizerMark, Sync
 from perfsuite.devices.places import Place
+from perfsuite.devices.timeline import Timeline
 from perfsuite.devices.what_if import resident_seconds, what_if
 
 CARD = find_card("a10", None)
@@ -62,6 +63,19 @@ def test_a_loop_is_known_by_its_repeated_kernel():
         seen.clues["repeated_kernel_count"],
         seen.clues["repeated_kernel_place"],
     )
+
+
+def test_a_huge_step_is_split_by_its_gaps(monkeypatch):
+    """It is not played again: what the host did last before each idle stretch is what it cost."""
+    monkeypatch.setattr("perfsuite.devices.what_if._HUGE_EVENTS", 50)
+    timeline = Timeline(CARD)
+    events = [*[SMALL] * 60, SYNC]
+    timeline.play(events)
+    timeline.play(events)
+    told = what_if([events, events], CARD, timeline.result()).shares
+    assert told["launch_gaps"] > 0.5
+    assert told["sync_waits"] > 0
+    assert pytest.approx(1) == sum(told.values())
 
 
 def test_nothing_to_play_is_nothing_to_tell():
