@@ -100,6 +100,9 @@ def test_every_kind_of_chart_is_drawn(chromium, one_and_sixty):
         "With",
     ):
         assert any(label.startswith(start) for label in labels), (start, labels)
+    chromium.evaluate("location.hash = 'test-4'; new Promise(done => setTimeout(done, 50))")
+    titles = chromium.evaluate("[...document.querySelectorAll('#test-4 figcaption')].map(c => c.textContent)")
+    assert all("predicted" in title or "modelled" in title for title in titles), titles
     ink = "c => c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some(value => value > 0)"
     assert chromium.evaluate(f"[...document.querySelectorAll('#test-2 canvas')].every({ink})")
 

@@ -51,7 +51,7 @@
     if (reading.stepsBefore.length) {
       sets.push({ label: "baseline", data: histogram(reading.stepsBefore, low, width, bins), backgroundColor: BEFORE });
     }
-    chart(box, "Step times", `${reading.steps.length} steps`, {
+    chart(box, reading.modelled ? "Step times (predicted)" : "Step times", `${reading.steps.length} steps`, {
       type: "bar",
       data: { labels, datasets: sets.map((set) => ({ ...set, categoryPercentage: 1, barPercentage: 0.95 })) },
       options: { scales: { x: { title: { text: unit } }, y: { title: { text: "% of steps" } } } },
@@ -101,7 +101,7 @@
   function drawPair(box, reading) {
     if (!reading.pair) return;
     const [size, unit] = scaleOf(Math.max(reading.pair.with, reading.pair.without));
-    chart(box, `With against without: ${reading.pair.speedup}`, `${reading.pair.with} s against ${reading.pair.without} s`, {
+    chart(box, `With against without: ${reading.pair.speedup}${reading.modelled ? " (predicted)" : ""}`, `${reading.pair.with} s against ${reading.pair.without} s`, {
       type: "bar",
       data: { labels: ["without", "with"], datasets: [{ label: "step time",
         data: [reading.pair.without / size, reading.pair.with / size], backgroundColor: [BEFORE, NOW] }] },
