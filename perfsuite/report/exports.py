@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from perfsuite.metrics import METRICS, Metric
-from perfsuite.records import Reading, Result
+from perfsuite.records import Outcome, Reading, Result
 from perfsuite.statistics import quantile
 from perfsuite.units import Unit
 
@@ -21,9 +21,12 @@ _FACTORS = {Unit.FRACTION: 100.0, Unit.BYTES: 2.0**-20, Unit.SECONDS: 1e3}
 
 
 def named(results: Sequence[Result]) -> Iterator[tuple[str, Reading]]:
-    """Yield every reading under a name of its own; a modelled one says so in it, whoever draws the curve."""
+    """Yield every reading that counts under a name of its own; a modelled one says so, whoever draws it."""
     for result in results:
+        invalid = {verdict.reading for verdict in result.verdicts if verdict.outcome is Outcome.INVALID}
         for reading in result.readings:
+            if reading.invalid or reading.name in invalid:
+                continue
             name = f"{result.test} ({reading.name})" if len(result.readings) > 1 else result.test
             yield f"{name} [modelled]" if reading.modelled else name, reading
 
@@ -45,7 +48,6 @@ def github_action_benchmark(results: Sequence[Result], *, bigger_is_better: bool
             **({"range": _spread(reading)} if metric.name == "step_time" and reading.rounds else {}),
         }
         for name, reading in named(results)
-        if not reading.invalid
         for metric, value in _figures(reading)
         if metric.higher_is_better is bigger_is_better
     ]
@@ -61,8 +63,6 @@ def bencher(results: Sequence[Result]) -> str:
     """Return bencher's metric format: benchmark → measure → value, with quartiles where there are steps."""
     document: dict[str, Mapping[str, Any]] = {}
     for name, reading in named(results):
-        if reading.invalid:
-            continue
         document[name] = {
             metric.name.replace("_", "-"): _measure(metric, value, reading)
             for metric, value in _figures(reading)

@@ -53,6 +53,8 @@ def test_an_invalid_measurement_is_exported_nowhere():
     throttled = replace(FAILED, readings=(replace(reading(0), invalid=("throttled",)),))
     assert "[]\n" == exports.github_action_benchmark([throttled], bigger_is_better=True)
     assert "{}\n" == exports.bencher([throttled])
+    elsewhere = replace(FAILED, verdicts=(Verdict("loop", Outcome.INVALID, None, reason="other clocks"),))
+    assert "{}\n" == exports.bencher([elsewhere])
 
 
 def test_the_summary_has_the_failure_and_its_cause_first():
