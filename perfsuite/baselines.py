@@ -8,7 +8,7 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -98,10 +98,8 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
                 "  delete it and run pytest --save-baseline"
             )
         places = {name: reading.get("places", {}) for name, reading in document["readings"].items()}
-        readings = document["readings"]
-        stored = Stored(
-            match, reason, path, _values(document), _conditions(document), places, environment, readings
-        )
+        stored = Stored(match, reason, path, _values(document), _conditions(document), places, environment)
+        stored = replace(stored, readings=document["readings"])
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:
