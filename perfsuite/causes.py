@@ -64,6 +64,16 @@ class Facts:
         return max(_FEW_WORKERS, min(int(self.number("cores", 1)), _MANY_WORKERS))
 
     @property
+    def helpful_workers(self) -> int:
+        """Return the most workers worth trying: as many as there are cores where samples compute."""
+        is_computing = self.number("sample_cpu_share") >= 0.5
+        return (
+            min(self.useful_workers, max(int(self.number("cores", 1)), 1))
+            if is_computing
+            else self.useful_workers
+        )
+
+    @property
     def needed_workers(self) -> int:
         """Return how many workers would keep up with the step, from the cost of a batch and of the step."""
         resident = self.number("resident_step_seconds")
@@ -139,7 +149,7 @@ def _proof(facts: Facts) -> str:
 
 def _which_loader(facts: Facts) -> tuple[str, str]:  # noqa: PLR0911  one return for each kind of slowness
     """Say why the loader is slow, and what to do about that."""
-    workers, needed, useful = int(facts.number("num_workers")), facts.needed_workers, facts.useful_workers
+    workers, needed, useful = int(facts.number("num_workers")), facts.needed_workers, facts.helpful_workers
     batch = f"a batch takes {_seconds(facts.number('batch_seconds'))} to make"
     sample = _seconds(facts.number("sample_seconds"))
     slowest = facts.number("slowest_sample_seconds")

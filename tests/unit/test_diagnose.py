@@ -121,6 +121,14 @@ def test_a_slow_loader_is_told_by_its_kind_with_the_runs_numbers(clues, title, a
     assert advice in likely.advice
 
 
+def test_workers_that_compute_are_no_more_than_the_cores():
+    """Two cores do not compute for four; workers that wait may be more."""
+    clues = {"num_workers": 0.0, "cores": 2.0, "batch_seconds": 0.03, "resident_step_seconds": 0.012}
+    for share, workers in ((0.9, 2), (0.1, 4)):
+        likely = diagnose(reading({}, {**clues, "sample_cpu_share": share}, data_wait=0.4)).likely
+        assert f"num_workers={workers} (now 0)" in likely.advice
+
+
 def test_the_rerun_on_one_batch_is_the_proof_and_a_refusal_is_told():
     """A share of waiting alone proves nothing."""
     proven = diagnose(reading({}, {**FAST_LOADER, "resident_step_seconds": 0.006}, data_wait=0.4)).likely
