@@ -163,7 +163,7 @@ def _which_loader(facts: Facts) -> tuple[str, str]:  # noqa: PLR0911  one return
     if not facts.has("batch_seconds"):
         more = f"num_workers={min(max(2 * workers, 2), useful)} (now {workers})"
         return "the loader", f"Try {more}, or data that is prepared beforehand"
-    if workers == 0 and needed <= _FIRST_STEP * useful:
+    if workers == 0 and needed <= _FIRST_STEP * facts.useful_workers:
         few = f"num_workers={min(max(needed, 1), useful)} (now 0), persistent_workers=True"
         return "no workers", f"Try {few}: {batch}, and nobody makes one while the step runs"
     if facts.has("sample_cpu_share") and facts.number("sample_cpu_share") < 0.5:
