@@ -68,6 +68,35 @@ def _trend(arguments: argparse.Namespace) -> str:
     from perfsuite.trend import render, trends
 
     return render(trends(history.load(arguments.file)))
+def _check_patch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("patch", type=Path, help="what pytest --save-baseline --perf-patch wrote")
+    parser.add_argument("--baseline-dir", default="baselines", help="the only folder it may touch")
+    parser.add_argument("--apply", action="store_true", help="write the checked baselines")
+
+
+def _check_patch(arguments: argparse.Namespace) -> str:
+    from pathlib import PurePosixPath
+
+    from perfsuite.patches import check_patch
+
+    directory = PurePosixPath(arguments.baseline_dir)
+    told = check_patch(arguments.patch, directory, Path.cwd(), is_applied=arguments.apply)
+    return "\n".join([*told, f"{len(told)} baselines {'written' if arguments.apply else 'are well-formed'}"])
+
+
+def _schema_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "of", choices=("baseline", "readings"), help="a stored baseline, or --perf-json's file"
+    )
+
+
+def _schema(arguments: argparse.Namespace) -> str:
+    import json
+
+    from perfsuite import json_schema
+
+    schema = json_schema.baseline_schema() if arguments.of == "baseline" else json_schema.readings_schema()
+    return json.dumps(schema, indent=1)
 
 
 COMMANDS = {
@@ -91,6 +120,12 @@ COMMANDS = {
         _trend_arguments,
         _trend,
     ),
+    "check-patch": Command(
+        "check a patch of new baselines as if it came from a stranger; fails on anything else than baselines",
+        _check_patch_arguments,
+        _check_patch,
+    ),
+    "schema": Command("print the JSON Schema of baselines or readings", _schema_arguments, _schema),
 }
 
 

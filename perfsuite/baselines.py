@@ -8,12 +8,14 @@ import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from perfsuite import json_check
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
+from perfsuite.json_schema import baseline_schema
 from perfsuite.records import Match
 from perfsuite.schema import MAX_BYTES, InvalidDocument, check
 
@@ -35,6 +37,7 @@ class Stored:
     places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     environment: Environment | None = None
     sessions: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # reading → metric
+    readings: Mapping[str, Any] = field(default_factory=dict)  # as stored, for reports
 
 
 def path_for(directory: Path, key: str, test: str) -> Path:
@@ -61,6 +64,7 @@ def load(path: Path, test: str) -> dict[str, Any]:
             )
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         check(document)
+        json_check.check(document, baseline_schema())
         if document["test"] != test:
             raise InvalidDocument(f"it belongs to {document['test']!r}, not to {test!r}")
     except (OSError, ValueError, RecursionError) as error:
@@ -99,6 +103,7 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
         stored = Stored(
             match, reason, path, _values(document), _conditions(document), places, environment, sessions
         )
+        stored = replace(stored, readings=document["readings"])
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:

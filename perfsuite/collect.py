@@ -4,7 +4,7 @@ import difflib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from perfsuite.errors import InvalidMarker
 from perfsuite.metrics import METRICS, Metric, Tolerance
@@ -108,6 +108,8 @@ def expect(
     conditions: Mapping[str, Mapping[str, float]] | None = None,
     sessions: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     second: SecondStage | None = None,
+    before: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> Expectation:
     """Join marker limits and baseline values into one expectation; only an exact match gates."""
     gating = stored if match is Match.EXACT else {}
@@ -125,6 +127,8 @@ def expect(
         places=places or {},
         settings=settings,
         sessions=max((len(s) for figures in sessions.values() for s in figures.values()), default=1),
+        before=before or {},
+        environment=environment or {},
     )
 
 

@@ -3,10 +3,11 @@
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfsuite import baselines, history
+from perfsuite import baselines, history, outputs, patches
 from perfsuite.collect import SecondStage
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
@@ -31,6 +32,7 @@ class Ledger:
     params: dict[str, dict[str, object]] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)  # by device
     collected: set[str] = field(default_factory=set)
+    lines: dict[str, int] = field(default_factory=dict)  # where each test begins
     benchmarked: int = 0
 
     @property
@@ -62,6 +64,7 @@ class Ending:
         self._options = ledger.options
         self._saved = 0
         self._told: list[terminal.Line] = []
+        self._annotations: list[str] = []
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write JSON and baselines; a run that measured nothing is not green."""
@@ -74,6 +77,8 @@ class Ending:
             self._append_history(results, self._options.history_path, session)
         if self._options.save_baseline:
             self._save(results, session)
+        if any(result.readings for result in results):
+            self._write_outputs(results, session)
         self._check_complete(session)
         if not self._ledger.is_measured and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
@@ -124,6 +129,32 @@ class Ending:
             for test in baselines.stored_tests(self._options.baseline_dir, key)
             if test in selected - taken
         ]
+    def _write_outputs(self, results: list[Result], session: pytest.Session) -> None:
+        ledger, options = self._ledger, self._options
+        run = outputs.Run(results, ledger.environments, ledger.params, ledger.lines)
+        self._annotations = outputs.annotations(run)
+        written = outputs.write_outputs(
+            run, html=options.html_path, folder=options.export_dir, shown=ledger.shown
+        )
+        for one in written:
+            if one.is_bad:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if one.told:
+                self._tell(one.told, "red" if one.is_bad else "")
+
+    def _patch(self, documents: dict[str, dict[str, Any]], path: Path, session: pytest.Session) -> None:
+        """Write the new baselines as a patch instead of storing them."""
+        try:
+            text = patches.of_documents(documents, self._options.baseline_dir, self._ledger.config.rootpath)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        except (PerfsuiteError, OSError) as error:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._tell(f"--perf-patch: {path} was not written: {error}", "red")
+        else:
+            self._tell(
+                f"{len(documents)} new baselines as a patch: git apply {self._ledger.shown(path)}", "green"
+            )
 
     def _save(self, results: list[Result], session: pytest.Session) -> None:
         is_green = session.exitstatus == pytest.ExitCode.OK
@@ -147,6 +178,9 @@ class Ending:
             self._tell(
                 "no baseline was stored: it takes a run that measures something and fails nowhere", "red"
             )
+            return
+        if self._options.patch_path is not None:
+            self._patch(documents, self._options.patch_path, session)
             return
         try:
             for test, document in documents.items():
@@ -187,11 +221,14 @@ class Ending:
         results = list(self._ledger.results.values())
         lines = terminal.table(results, terminalreporter._tw.fullwidth, saved=self._saved > 0)
         lines += terminal.closing(results, self._ledger.save_command(), is_saved=self._saved > 0)
+        lines += terminal.explained(results) if self._options.explain else []
         lines += self._told
         if lines:
             terminalreporter.write_sep("=", "performance")
         for text, colour in lines:
             terminalreporter.write_line(text, **({colour: True} if colour else {}))
+        for command in self._annotations:
+            terminalreporter.write_line(command)
 
     def _unmatched(self) -> list[str]:
         """Tell stored entries that no test matched; silent where the command line named single tests."""

@@ -17,6 +17,7 @@ from perfsuite.units import Unit, parse
 
 if TYPE_CHECKING:
     from perfsuite.devices.model import ModelDevice
+    from perfsuite.recorder import Recorder
 
 _CALL = "the perf call"
 _BESIDE_SECONDS = 6.0  # on a shared machine a third of it varies half as much again
@@ -164,12 +165,34 @@ class Perf:
             measure, name or "comparison", asked, lambda: pair_block(without, with_, self._device)
         )
 
+    def recorder(
+        self,
+        *,
+        samples_per_step: int | Callable[[Any], int] | None = None,
+        name: str = "",
+        **limits: object,
+    ) -> "Recorder":
+        """Return what measures a loop that a framework runs; see perfsuite.frameworks."""
+        from perfsuite.recorder import Recorder
+
+        asked = parse_limits(limits, _CALL)
+        if self._model is not None:
+            raise UnusableStep(
+                "a framework's trainer moves its data by itself and cannot be modelled; "
+                "hand its step to perf(step) or perf.loop, or measure on a real device"
+            )
+
+        def keep(reading: Reading) -> None:
+            self._keep(lambda _: reading, name or "loop", asked, None)
+
+        return Recorder(self._device, self._plan, keep, samples_per_step)
+
     def _keep(
         self,
         measure: Callable[[str], Reading],
         name: str,
         limits: tuple[Limit, ...],
-        blocks: Callable[[], Block],
+        blocks: Callable[[], Block] | None,
     ) -> Reading:
         """Measure under a free name; what does not count is measured once more, after a rest."""
         free = self._free_name(name)

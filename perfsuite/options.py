@@ -96,6 +96,20 @@ OPTIONS = (
     ),
     Option("--against-time", "how long --against measures each test (default: 60 s)", "TIME", "60 s"),
     Option("--perf-history", "append every reading to this file of JSON lines", "PATH"),
+        "--perf-explain",
+        "say of every test, passed or not, where its step's time went, the likely cause and what to try",
+    ),
+    Option("--perf-html", "write the report page, one file that needs no network", "PATH"),
+    Option(
+        "--perf-export",
+        "write every machine-readable form into a folder: readings, dashboards' files, a summary",
+        "DIR",
+    ),
+    Option(
+        "--perf-patch",
+        "with --save-baseline: write the new baselines as a patch for git apply, and leave the stored ones",
+        "PATH",
+    ),
 )
 
 

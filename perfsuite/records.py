@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from perfsuite.metrics import Kind, Metric
 from perfsuite.noise import Spread
@@ -40,11 +41,14 @@ class Reading:
     )  # metric → place in the code → count
     lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
     series: tuple[float, ...] = ()  # utilization over time, where it is known
+    memory_series: tuple[float, ...] = ()  # bytes over time, where they are known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()  # why this measurement does not count
     conditions: Mapping[str, float] = field(default_factory=dict)  # clocks, power limit: what must not differ
     without: "Reading | None" = None  # a comparison's other arm
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the step's wall time, adding up to 1
+    clues: Mapping[str, float | str] = field(default_factory=dict)  # what the diagnosis goes by
 
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
@@ -139,6 +143,8 @@ class Expectation:
     )  # reading → metric → place
     settings: Settings = Settings()
     sessions: int = 0  # how many the baseline was measured in
+    before: Mapping[str, Any] = field(default_factory=dict)  # reading → all that was stored of it
+    environment: Mapping[str, Any] = field(default_factory=dict)  # where that was
 
 
 @dataclass(frozen=True)

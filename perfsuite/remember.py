@@ -66,6 +66,7 @@ def stored_reading(reading: Reading, more: Sequence[Mapping[str, float]] = ()) -
         **({"conditions": _all_rounded(reading.conditions)} if reading.conditions else {}),
         **({"sessions": sessions} if more else {}),
         "reported": _all_rounded(reading.reported),
+        **({"shares": _all_rounded(reading.shares)} if reading.shares else {}),
         "rounds": [_rounded(value) for value in rounds(reading.rounds)],
         **(
             {"places": {name: dict(counts) for name, counts in reading.places.items()}}

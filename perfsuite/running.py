@@ -60,7 +60,7 @@ class PerfRun:
         options = read_options(config)
         try:
             device = _open(config, options.settings({}).device)
-            if options.save_baseline:
+            if options.save_baseline and options.patch_path is None:
                 baselines.check_writable(options.baseline_dir)
         except PerfsuiteError as error:
             raise pytest.UsageError(f"perfsuite: {error}") from None
@@ -111,6 +111,8 @@ class PerfRun:
                 device_tolerances=device.tolerances,
                 sessions=stored.sessions,
                 second=SecondStage(self._options.confirm, self._options.family_error),
+                before=stored.readings,
+                environment=stored.environment.to_stored() if stored.environment else {},
             )
             min_seconds = device.min_seconds if settings.min_time is None else settings.min_time
             max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
@@ -198,6 +200,7 @@ class PerfRun:
         self._progress().clear()
         if result.readings or result.is_failed:
             self.ledger.results[item.nodeid] = result
+            self.ledger.lines[item.nodeid] = (item.location[1] or 0) + 1
             self.ledger.params[item.nodeid] = dict(getattr(getattr(item, "callspec", None), "params", {}))
             item.user_properties.extend(messages.properties(result))
         return result

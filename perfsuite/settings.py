@@ -40,6 +40,10 @@ class Options:
     against: str = ""
     against_seconds: float = 60.0
     history_path: Path | None = None
+    explain: bool = False
+    html_path: Path | None = None
+    export_dir: Path | None = None
+    patch_path: Path | None = None
     command_line: Mapping[str, object] = field(default_factory=dict)
     ini: Mapping[str, object] = field(default_factory=dict)
 
@@ -55,6 +59,10 @@ def read_options(config: pytest.Config) -> Options:
         said_here = given(config, name)
         return config.getini(name) if said_here is None else said_here
 
+    def path(name: str) -> Path | None:
+        said_path = value(name)
+        return config.invocation_params.dir / said_path if said_path else None
+
     said: dict[str, dict[str, object]] = {"command line": {}, "ini": {}}
     for setting, name in SETTINGS.items():
         for place, raw in (("command line", given(config, name)), ("ini", config.getini(name))):
@@ -65,20 +73,25 @@ def read_options(config: pytest.Config) -> Options:
             except PerfsuiteError as error:
                 where = f"--{name.replace('_', '-')}" if place == "command line" else f"ini option {name}"
                 raise pytest.UsageError(f"perfsuite: {where}: {error}") from None
-    json_path, history = value("perf_json"), value("perf_history")
+    if value("perf_patch") and not value("save_baseline"):
+        raise pytest.UsageError("perfsuite: --perf-patch: there is nothing to write without --save-baseline")
     # A path typed in a shell is meant from there; one in an ini file from the project's root.
     here = config.invocation_params.dir if given(config, "baseline_dir") else config.rootpath
     return Options(
         perf=True,
         save_baseline=bool(value("save_baseline")),
         baseline_dir=here / value("baseline_dir"),
-        json_path=config.invocation_params.dir / json_path if json_path else None,
+        json_path=path("perf_json"),
         sessions=_count("perf_sessions", value("perf_sessions"), least=1),
         confirm=_count("perf_confirm", value("perf_confirm"), least=0),
         family_error=_share("perf_family_error", value("perf_family_error")),
         against=value("against") or "",
         against_seconds=_figure("against_time", value("against_time"), Unit.SECONDS),
-        history_path=config.invocation_params.dir / history if history else None,
+        history_path=path("perf_history"),
+        explain=bool(value("perf_explain")),
+        html_path=path("perf_html"),
+        export_dir=path("perf_export"),
+        patch_path=path("perf_patch"),
         command_line=said["command line"],
         ini=said["ini"],
     )

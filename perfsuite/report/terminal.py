@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from perfsuite.metrics import METRICS, Metric, primary_metric
 from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.records import Match, Outcome, Reading, Result
+from perfsuite.report.explanation import explanations
 from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
@@ -44,7 +45,7 @@ def table(results: Sequence[Result], width: int, *, saved: bool = False) -> list
             *(column.cell(reading) for column in columns),
             against_baseline(result, reading),
             *([_can_see(result, reading) or "–"] if is_known else []),
-            _verdict_word(result, reading, saved),
+            verdict_word(result, reading, saved),
         ]
         for result, reading in rows
     ]
@@ -130,7 +131,8 @@ def _can_see(result: Result, reading: Reading) -> str:
     return f"{100 * max(visible):.0f} %" if visible else ""
 
 
-def _verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+def verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+    """Return the one word for a reading in the table."""
     outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
     if result.error or any(outcome.is_failure for outcome in outcomes):
         return "failed"
@@ -197,6 +199,16 @@ def _has_few_sessions(result: Result) -> bool:
 
 
 def vanished(results: Sequence[Result]) -> list[str]:
+def explained(results: Sequence[Result]) -> list[Line]:
+    """Return every reading's explanation below its name."""
+    lines: list[Line] = []
+    for name, told in explanations(results):
+        lines.append((name, "bold"))
+        lines.extend((f"  {line}", "") for line in told or ["nothing is known of where its time went"])
+    return lines
+
+
+def _vanished(results: Sequence[Result]) -> list[str]:
     """Return the stored readings that their tests, having run, no longer take."""
     return [
         f"{result.test} ({name})"

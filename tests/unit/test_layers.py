@@ -93,6 +93,10 @@ def test_the_set_of_options_is_frozen():
         "--against",
         "--against-time",
         "--perf-history",
+        "--perf-explain",
+        "--perf-html",
+        "--perf-export",
+        "--perf-patch",
     ] == [option.flag for option in OPTIONS]
 
 
