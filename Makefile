@@ -27,7 +27,8 @@ lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: $(INSTALLED)  ## what the plugin costs: at start-up, and by watching a card
+bench: $(INSTALLED)  ## how fast the subject is (speed.json), and what the plugin costs: at start-up, watching a card
+	$(RUN) benchmarks.speed
 	$(RUN) benchmarks.startup
 	$(RUN) benchmarks.sampler
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 EncoderKind = Literal["per_vd", "grouped", "shared", "shared_heads", "stacked"]
-CellKind = Literal["package", "sync_free", "lstm"]
+CellKind = Literal["package", "sync_free", "fast", "lstm"]
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 Kernel = Literal["uniform", "gaussian", "exponential", "linear", "inverse"]
 
@@ -74,7 +74,7 @@ class ModelConfig:
 
     xlstm: XLSTMConfig = field(default_factory=XLSTMConfig)
     encoder: EncoderKind = "shared"
-    cell: CellKind = "sync_free"
+    cell: CellKind = "fast"
     group_size: int = 32
     detector_embedding: bool = False
     attention_readout: bool = False

@@ -8,7 +8,7 @@ from social_xlstm.errors import InputError
 from social_xlstm.model.cells import build_stack
 
 
-@pytest.mark.parametrize("cell", ["package", "sync_free", "lstm"])
+@pytest.mark.parametrize("cell", ["package", "sync_free", "fast", "lstm"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -24,7 +24,7 @@ def test_impossible_sizes_are_refused_by_every_cell(cell, change, message):
         build_stack(XLSTMConfig(**change), cell)
 
 
-@pytest.mark.parametrize("cell", ["package", "sync_free"])
+@pytest.mark.parametrize("cell", ["package", "sync_free", "fast"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -45,14 +45,14 @@ def test_stacks_that_do_not_fit_together_are_refused(cell, change, message):
 
 def test_an_unknown_cell_is_refused_with_the_known_ones():
     """The message lists the choices."""
-    with pytest.raises(InputError, match="choose package, sync_free or lstm"):
+    with pytest.raises(InputError, match="choose package, sync_free, fast or lstm"):
         build_stack(XLSTMConfig(), "gru")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_the_cuda_backend_without_a_gpu_is_refused_before_it_builds():
     """No compiler runs and the remedy is named."""
-    with pytest.raises(InputError, match="sync_free"):
+    with pytest.raises(InputError, match=r"model\.cell: fast"):
         build_stack(XLSTMConfig(slstm_backend="cuda"), "package")
 
 

@@ -12,7 +12,7 @@ from social_xlstm.errors import InputError
 from social_xlstm.model.social_xlstm import SocialXLSTM
 
 ENCODERS = ("per_vd", "grouped", "shared", "shared_heads", "stacked")
-CELLS = ("package", "sync_free", "lstm")
+CELLS = ("package", "sync_free", "fast", "lstm")
 OFF = PoolingConfig(enabled=False)
 OPTIONS = {
     "plain": ({}, PoolingConfig()),
@@ -29,7 +29,7 @@ POSITIONS = torch.tensor([[0.0, 0.0], [300.0, 0.0], [0.0, 900.0], [1500.0, 200.0
 
 
 def build(
-    options=None, pooling=None, *, encoder="shared", cell="sync_free", dropout=0.1, **changes
+    options=None, pooling=None, *, encoder="shared", cell="fast", dropout=0.1, **changes
 ) -> SocialXLSTM:
     torch.manual_seed(0)
     xlstm = XLSTMConfig(8, 2, (1,), num_heads=2, dropout=dropout)
@@ -175,7 +175,7 @@ def test_mixed_precision_stays_near(encoder, dtype, monkeypatch):
 
 def test_weights_of_the_package_and_ours_are_interchangeable():
     """A whole model trained with one cell forecasts the same with the other."""
-    package, ours = build(cell="package").eval(), build(cell="sync_free").eval()
+    package, ours = build(cell="package").eval(), build(cell="fast").eval()
     torch.nn.init.normal_(package.encoder.encoder.stack.blocks[1].xlstm.slstm_cell._recurrent_kernel_)
     ours.load_state_dict(package.state_dict(), strict=True)
     features = torch.randn(2, 12, 4, 2)

@@ -48,7 +48,7 @@ def syncs_of_a_step(model: SocialXLSTM) -> int:
     return syncs.count
 
 
-@pytest.mark.parametrize(("cell", "expected"), [("package", 24), ("sync_free", 0), ("lstm", 0)])
+@pytest.mark.parametrize(("cell", "expected"), [("package", 24), ("sync_free", 0), ("fast", 0), ("lstm", 0)])
 def test_syncs_of_the_reference_model(cell, expected):
     """Two sLSTM blocks over 12 steps: 24 host syncs with the package's cell, none with ours."""
     xlstm = XLSTMConfig(embedding_dim=32, num_blocks=6, slstm_at=(1, 3))

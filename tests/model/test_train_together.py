@@ -35,7 +35,7 @@ def config(*overrides: str) -> Config:
     return config_file.parse(SMALL, overrides)
 
 
-@pytest.mark.parametrize(("cell", "expected"), [("sync_free", 0), ("package", 24)])
+@pytest.mark.parametrize(("cell", "expected"), [("fast", 0), ("sync_free", 0), ("package", 24)])
 def test_host_syncs_of_a_whole_training_step(cell: str, expected: int, traffic: TrafficSet) -> None:
     """From transfer to update, none with our cell and 24 with the package's (O18, O20)."""
     assembly = assemble(config(f"model.cell={cell}"), traffic=traffic)

@@ -1,4 +1,4 @@
-"""Build one detector's block stack from the package's cells, our sync-free ones or nn.LSTM."""
+"""Build one detector's block stack from the package's cells, our own or nn.LSTM."""
 
 import math
 from typing import TYPE_CHECKING
@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from social_xlstm.config import CellKind, XLSTMConfig
 from social_xlstm.errors import InputError
-from social_xlstm.model.slstm import CausalConv, Norm, SLSTMBlock
+from social_xlstm.model.layers import CausalConv, Norm
+from social_xlstm.model.mlstm import MLSTMBlock
+from social_xlstm.model.slstm import SLSTMBlock
 
 if TYPE_CHECKING:
     from xlstm import xLSTMBlockStackConfig
@@ -51,11 +53,13 @@ def build_stack(config: XLSTMConfig, cell: CellKind) -> nn.Module:
         _check_counts(config)
         return LSTMStack(config.embedding_dim, config.num_blocks, config.dropout)
     check_config(config)
+    if cell == "fast":
+        return _fast_stack(config)
     if cell == "sync_free":
         return _sync_free_stack(config)
     if cell == "package":
         return _package_stack(config)
-    raise InputError(f"model.cell {cell!r} is unknown; choose package, sync_free or lstm")
+    raise InputError(f"model.cell {cell!r} is unknown; choose package, sync_free, fast or lstm")
 
 
 def widened(width: int, factor: float) -> int:
@@ -142,7 +146,7 @@ def _package_stack(config: XLSTMConfig) -> nn.Module:
 
 
 def _check_cuda_backend() -> None:
-    remedy = "set slstm_backend: vanilla, or model.cell: sync_free, which needs no kernel build"
+    remedy = "set slstm_backend: vanilla, or model.cell: fast, which needs no kernel build"
     if not torch.cuda.is_available():
         raise InputError(f"slstm_backend 'cuda' needs an NVIDIA GPU and none is visible; {remedy}")
     capability = torch.cuda.get_device_capability()
@@ -151,31 +155,59 @@ def _check_cuda_backend() -> None:
         raise InputError(f"slstm_backend 'cuda' needs compute capability 8.0, this GPU has {found}; {remedy}")
 
 
+def _slstm_block(config: XLSTMConfig, index: int) -> SLSTMBlock:
+    return SLSTMBlock(
+        config.embedding_dim,
+        config.num_heads,
+        kernel=config.conv_kernel,
+        expanded=widened(config.embedding_dim, config.slstm_proj_factor),
+        dropout=config.dropout,
+        block_index=index,
+        num_blocks=config.num_blocks,
+    )
+
+
+def _fast_stack(config: XLSTMConfig) -> BlockStack:
+    inner = widened(config.embedding_dim, config.mlstm_proj_factor)
+    if inner // config.num_heads % config.qkv_block_size:
+        raise InputError(
+            f"the mLSTM's heads are {inner // config.num_heads} channels wide, which blocks of "
+            f"qkv_block_size {config.qkv_block_size} do not fill; choose another size, or "
+            "model.cell: sync_free"
+        )
+
+    def mlstm_block() -> MLSTMBlock:
+        return MLSTMBlock(
+            config.embedding_dim,
+            config.num_heads,
+            inner=inner,
+            kernel=config.conv_kernel,
+            block=config.qkv_block_size,
+            dropout=config.dropout,
+            num_blocks=config.num_blocks,
+        )
+
+    blocks = [
+        _slstm_block(config, index) if index in config.slstm_at else mlstm_block()
+        for index in range(config.num_blocks)
+    ]
+    return BlockStack(blocks, config.embedding_dim)
+
+
 def _sync_free_stack(config: XLSTMConfig) -> BlockStack:
     from copy import deepcopy
 
     from xlstm import mLSTMBlock
 
     package = _package_config(config)
+    inner = widened(config.embedding_dim, config.mlstm_proj_factor)
     blocks: list[nn.Module] = []
     for index in range(config.num_blocks):
         if index in config.slstm_at:
-            blocks.append(
-                SLSTMBlock(
-                    config.embedding_dim,
-                    config.num_heads,
-                    kernel=config.conv_kernel,
-                    expanded=widened(config.embedding_dim, config.slstm_proj_factor),
-                    dropout=config.dropout,
-                    block_index=index,
-                    num_blocks=config.num_blocks,
-                )
-            )
-        else:
-            # A copy each: the package's blocks keep a reference to the configuration they were built from.
-            block = mLSTMBlock(deepcopy(package.mlstm_block))
-            block.xlstm.conv1d = CausalConv(
-                widened(config.embedding_dim, config.mlstm_proj_factor), config.conv_kernel
-            )
-            blocks.append(block)
+            blocks.append(_slstm_block(config, index))
+            continue
+        # A copy each: the package's blocks keep a reference to the configuration they were built from.
+        block = mLSTMBlock(deepcopy(package.mlstm_block))
+        block.xlstm.conv1d = CausalConv(inner, config.conv_kernel)
+        blocks.append(block)
     return BlockStack(blocks, config.embedding_dim)

@@ -6,54 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from social_xlstm.model import eager_pass, slstm_pass
+from social_xlstm.model.layers import CausalConv, HeadwiseLinear, Norm
+
 # Shapes: M sequences, T steps, E width, H heads, D = E/H head width; G = 4 gates in the order i, f, z, o.
-
-
-class HeadwiseLinear(nn.Module):
-    """Hold one D×D matrix per head; the layer multiplies several of them at once."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        head_width = width // heads
-        self.weight = nn.Parameter(torch.empty(heads, head_width, head_width))
-        nn.init.normal_(self.weight, std=math.sqrt(2 / (5 * width)))
-
-
-class CausalConv(nn.Module):
-    """Convolve every channel with its own past, as shifted products.
-
-    Compared with conv1d this has the faster backward pass on the CPU, needs no transposed copies, fuses under
-    torch.compile, and vmap can batch it over weights under autocast too.
-    """
-
-    def __init__(self, width: int, kernel: int) -> None:
-        super().__init__()
-        # Holds the weights under the package's names; its own forward is not used.
-        self.conv = nn.Conv1d(width, width, kernel, groups=width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [M,T,E] to [M,T,E]; step t sees steps up to t."""
-        taps = self.conv.weight.squeeze(1).to(x.dtype).unbind(-1)
-        T, past = x.shape[1], len(taps) - 1
-        padded = F.pad(x, (0, 0, past, 0))
-        y = torch.addcmul(self.conv.bias.to(x.dtype), x, taps[past])
-        for lag in range(past):
-            y = torch.addcmul(y, padded[:, lag : lag + T], taps[lag])
-        return y
-
-
-class Norm(nn.Module):
-    """Normalize groups of channels; the weight is stored as its difference from one."""
-
-    def __init__(self, width: int, groups: int = 1) -> None:
-        super().__init__()
-        self.groups = groups
-        self.weight = nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [...,E] to [...,E]."""
-        grouped = x.unflatten(-1, (self.groups, -1))
-        return F.layer_norm(grouped, grouped.shape[-1:]).flatten(-2) * (1.0 + self.weight)
 
 
 class SLSTMCell(nn.Module):
@@ -75,33 +31,31 @@ class SLSTMCell(nn.Module):
         by_gate = self._bias_.view(4, self.heads, self.head_width)
         return by_gate.transpose(0, 1).reshape(self.heads, 1, 4 * self.head_width)
 
+    def recurrence(self) -> Tensor:
+        """Return what a state is multiplied by, [H,D,G·D]."""
+        return self._recurrent_kernel_.transpose(1, 2)
+
     def forward(self, gates: Tensor) -> Tensor:
-        """Map gate inputs [H,T,M,G·D] (biases added) to states [H,T,M,D]."""
-        recurrence = self._recurrent_kernel_.to(gates.dtype).transpose(1, 2)
-        steps = gates.unbind(1)
+        """Map gate inputs [T,H,M,G·D] (biases added) to states [T,H,M,D]."""
+        recurrence = self.recurrence().to(gates.dtype)
+        # With c, n and the stabilizer m of the paper, what is read is c/n and all that the next step needs of
+        # n and m is log_weight = log n + m. Both follow from how far the newcomer is ahead of the memory:
+        # no maximum, no division, nothing that overflows.
         # The state before the first step is zero, so step 0 needs neither the recurrent product nor the
         # forget gate. The package asks the data for this («n == 0?») in every step: a host sync each time.
-        i, _, z, o = steps[0].chunk(4, dim=-1)
-        m = i.detach()
-        n = torch.exp(i - m)  # one, but its gradient is what later steps ask of the first input gate
-        candidate = torch.tanh(z)
-        c = n * candidate
-        h = torch.sigmoid(o) * candidate
-        states = [h]
-        for inputs in steps[1:]:
-            i, f, z, o = torch.baddbmm(inputs, h, recurrence).chunk(4, dim=-1)
-            log_f = F.logsigmoid(f)
-            # m only rescales c and n, and h = c/n does not see it: a constant to autograd, as in softmax.
-            with torch.no_grad():
-                m_new = torch.maximum(log_f + m, i)
-                shift = m - m_new
-            keep, add = torch.exp(log_f + shift), torch.exp(i - m_new)
-            c = torch.addcmul(keep * c, add, torch.tanh(z))
-            n = torch.addcmul(add, keep, n)
-            m = m_new
-            h = torch.sigmoid(o) * (c / n)
-            states.append(h)
-        return torch.stack(states, dim=1)
+        first, *later = gates.unbind(0)
+        log_weight, _, z, o = first.chunk(4, dim=-1)
+        read = torch.tanh(z)
+        state = torch.sigmoid(o) * read
+        states = [state]
+        for inputs in later:
+            i, f, z, o = torch.baddbmm(inputs, state, recurrence).chunk(4, dim=-1)
+            ahead = i + F.softplus(-f) - log_weight
+            read = torch.lerp(read, torch.tanh(z), torch.sigmoid(ahead))
+            log_weight = i + F.softplus(-ahead)
+            state = torch.sigmoid(o) * read
+            states.append(state)
+        return torch.stack(states)
 
 
 class SLSTMLayer(nn.Module):
@@ -122,31 +76,51 @@ class SLSTMLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def _head_major(self, x: Tensor) -> Tensor:
-        """Turn [M,T,E] into [H,T·M,D], so that all heads and steps are one batched product."""
+        """Turn [M,T,E] into [T·H,M,D], so that all heads and steps are one batched product."""
         M, T, _ = x.shape
-        by_head = x.view(M, T, self.heads, self.head_width).permute(2, 1, 0, 3)
-        return by_head.reshape(self.heads, T * M, self.head_width)
+        by_head = x.view(M, T, self.heads, self.head_width).permute(1, 2, 0, 3)
+        return by_head.reshape(T * self.heads, M, self.head_width)
 
-    def gates(self, x: Tensor) -> Tensor:
-        """Return the gate inputs of all steps with their biases, [H,T,M,G·D]."""
-        M, T, _ = x.shape
-        convolved = F.silu(self.conv1d(x))
+    def weights(self) -> tuple[Tensor, Tensor]:
+        """Return what convolved input and input are multiplied by, [H,D,2D] each: i and f, z and o."""
         # The package feeds the matrix called fgate to the input gate and igate to the forget gate; weights
         # trained there mean it that way, so the exchange is kept.
         smooth = torch.cat([self.fgate.weight, self.igate.weight], dim=1).transpose(1, 2)
         direct = torch.cat([self.zgate.weight, self.ogate.weight], dim=1).transpose(1, 2)
-        parts = [torch.bmm(self._head_major(convolved), smooth), torch.bmm(self._head_major(x), direct)]
-        joined = torch.cat(parts, dim=-1)
+        return smooth, direct
+
+    def gates(self, x: Tensor) -> Tensor:
+        """Return the gate inputs of all steps with their biases, [T,H,M,G·D]."""
+        M, T, _ = x.shape
+        both = torch.cat([self._head_major(F.silu(self.conv1d(x))), self._head_major(x)], dim=-1)
+        smooth, direct = self.weights()
+        # One product for both kinds: multiplying the zeros costs less than joining two results.
+        weight = torch.cat([F.pad(smooth, (0, smooth.shape[2])), F.pad(direct, (direct.shape[2], 0))], dim=1)
+        products = torch.bmm(both, weight.to(both.dtype).expand(T, -1, -1, -1).flatten(0, 1))
         # Exponential gates over many steps lose too much in half precision: the recurrence is float32.
-        wide = joined.to(torch.promote_types(joined.dtype, torch.float32))
-        return (wide + self.slstm_cell.bias()).view(self.heads, T, M, 4 * self.head_width)
+        wide = products.to(torch.promote_types(products.dtype, torch.float32))
+        return wide.view(T, self.heads, M, 4 * self.head_width) + self.slstm_cell.bias()
+
+    def states(self, x: Tensor) -> Tensor:
+        """Map normalized inputs [M,T,E] to the recurrence's states [M,T,E]."""
+        if not eager_pass.applies(x):
+            gates = self.gates(x)
+            with torch.autocast(x.device.type, enabled=False):
+                return self.slstm_cell(gates).permute(2, 0, 1, 3).reshape(x.shape)
+        cell = self.slstm_cell
+        weights = slstm_pass.Weights(
+            self.conv1d.taps().contiguous(),
+            self.conv1d.conv.bias,
+            *self.weights(),
+            *cell.bias().chunk(2, dim=-1),
+            *cell.recurrence().chunk(2, dim=-1),
+        )
+        return slstm_pass.run(x, weights)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
-        M, T, E = x.shape
-        gates = self.gates(x)
+        states = self.states(x)
         with torch.autocast(x.device.type, enabled=False):
-            states = self.slstm_cell(gates).permute(2, 1, 0, 3).reshape(M, T, E)
             return self.group_norm(self.dropout(states)).to(x.dtype)
 
 
@@ -162,7 +136,10 @@ class GatedFeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
-        gate, value = self.proj_up(x).chunk(2, dim=-1)
+        both = self.proj_up(x)
+        if eager_pass.applies(both):
+            return self.proj_down(slstm_pass.gated_gelu(both))
+        gate, value = both.chunk(2, dim=-1)
         return self.proj_down(F.gelu(gate) * value)
 
 

@@ -49,7 +49,7 @@ class StackedEncoder(nn.Module):
         if model.cell == "package":
             raise InputError(
                 "model.encoder 'stacked' cannot run the package's cells, which branch on their data; "
-                "use model.cell: sync_free, which loads the same weights"
+                "use model.cell: fast, which loads the same weights"
             )
         members = [SequenceEncoder(model.xlstm, model.cell, n_features) for _ in range(n_detectors)]
         for member in members:
