@@ -17,7 +17,10 @@ def training(device):
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = ModelConfig()
-    config = dataclasses.replace(config, xlstm=dataclasses.replace(config.xlstm, embedding_dim=32))
+    narrow = dataclasses.replace(config.xlstm, embedding_dim=32)
+    config = dataclasses.replace(
+        config, cell="sync_free", xlstm=narrow
+    )  # the cells the recordings were made with
     sizes = {"n_detectors": DETECTORS, "n_features": 1, "prediction_length": 3}
     model = SocialXLSTM(config, PoolingConfig(enabled=False), **sizes).to(device)
     optimizer = torch.optim.Adam(model.parameters())
