@@ -68,6 +68,8 @@ def _trend(arguments: argparse.Namespace) -> str:
     from perfsuite.trend import render, trends
 
     return render(trends(history.load(arguments.file)))
+
+
 def _check_patch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("patch", type=Path, help="what pytest --save-baseline --perf-patch wrote")
     parser.add_argument("--baseline-dir", default="baselines", help="the only folder it may touch")

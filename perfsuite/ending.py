@@ -129,6 +129,7 @@ class Ending:
             for test in baselines.stored_tests(self._options.baseline_dir, key)
             if test in selected - taken
         ]
+
     def _write_outputs(self, results: list[Result], session: pytest.Session) -> None:
         ledger, options = self._ledger, self._options
         run = outputs.Run(results, ledger.environments, ledger.params, ledger.lines)

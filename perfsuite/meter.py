@@ -206,7 +206,7 @@ class Perf:
         self.kept.append((reading, limits))
         if self._conduct is not None:
             seconds = _LONG_BLOCK if self._device.is_accelerator else _SHORT_BLOCK
-            self._conduct(reading, None if self._model else blocks(), seconds)
+            self._conduct(reading, None if self._model or blocks is None else blocks(), seconds)
         return reading
 
     def _beside_references(self, reading: Reading, step: Callable[[], Any]) -> Reading:

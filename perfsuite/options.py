@@ -96,6 +96,7 @@ OPTIONS = (
     ),
     Option("--against-time", "how long --against measures each test (default: 60 s)", "TIME", "60 s"),
     Option("--perf-history", "append every reading to this file of JSON lines", "PATH"),
+    Option(
         "--perf-explain",
         "say of every test, passed or not, where its step's time went, the likely cause and what to try",
     ),

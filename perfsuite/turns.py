@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from perfsuite.batches import LoaderFacts
 from perfsuite.devices import Device
-from perfsuite.measure import Feed
+from perfsuite.feed import Feed
 
 
 class Spent(NamedTuple):
@@ -36,7 +36,7 @@ def loop_block(
     samples: int | Callable[[Any], int] | None,
 ) -> Block:
     """Return a block of a training loop; its cost is the time of one sample, waiting for data included."""
-    feed = Feed(loader, device, samples)
+    feed = Feed(loader, device.now, samples)
     ready = LoaderFacts.from_loader(loader).prefetched
 
     def run() -> None:

@@ -198,7 +198,6 @@ def _has_few_sessions(result: Result) -> bool:
     return is_timed and expected.match is Match.EXACT and expected.sessions < LEAST_SESSIONS
 
 
-def vanished(results: Sequence[Result]) -> list[str]:
 def explained(results: Sequence[Result]) -> list[Line]:
     """Return every reading's explanation below its name."""
     lines: list[Line] = []
@@ -208,7 +207,7 @@ def explained(results: Sequence[Result]) -> list[Line]:
     return lines
 
 
-def _vanished(results: Sequence[Result]) -> list[str]:
+def vanished(results: Sequence[Result]) -> list[str]:
     """Return the stored readings that their tests, having run, no longer take."""
     return [
         f"{result.test} ({name})"

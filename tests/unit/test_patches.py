@@ -105,7 +105,6 @@ def test_a_patch_that_leaves_the_folder_is_refused(repository, name):
         (lambda text: "x" * 20_000_001, "at most 20,000,000 are read"),
         (lambda text: text.replace("@@ -0,0", "@@ -7,9"), "git apply"),
     ],
-    ids=str,
 )
 def test_a_patch_that_was_tampered_with_is_refused(repository, change, reason):
     """NaN, symbolic links, binaries, another file's name, another test's place, another size."""
