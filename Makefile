@@ -6,18 +6,23 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help perf model test lint bench bench-verdicts install clean
+.PHONY: help perf model claims sabotage test lint bench bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-perf: $(INSTALLED)  ## measure the training suite (ARGS="--save-baseline" and other pytest options pass through)
+perf: $(INSTALLED)  ## measure the optimization suite; without a GPU its gpu tests are modelled (ARGS="…" for pytest)
 	$(RUN) pytest --perf tests/perf $(ARGS)
-	@$(VENV)/bin/python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || $(MAKE) model
 
 model: $(INSTALLED)  ## count and predict the gpu tests on a modelled A10, against its committed baselines
 	$(RUN) pytest --perf tests/perf -m gpu --perf-device=model:a10 $(ARGS)
+
+claims: $(INSTALLED)  ## run the five documents before and after, and write docs/claims.md
+	$(RUN) pytest --perf tests/perf -m scenario --perf-claims=docs/claims.md $(ARGS)
+
+sabotage: $(INSTALLED)  ## switch every optimization off inside its contract: all of them must fail
+	$(RUN) pytest tests/suite/test_sabotage.py $(ARGS)
 
 test: $(INSTALLED)  ## run all tests
 	$(RUN) pytest $(ARGS)

@@ -39,3 +39,7 @@ class RefUnusable(PerfsuiteError):
 
 class HistoryUnusable(PerfsuiteError):
     """A history file that cannot be read, or from which nothing follows."""
+
+
+class ChecklistMissed(PerfsuiteError):
+    """A training misses items of its checklist."""

@@ -56,6 +56,11 @@ class Perf:
         """The device in torch's spelling: `model.to(perf.device)`."""
         return str(getattr(self._device, "torch_name", self._device.name))
 
+    @property
+    def device_name(self) -> str:
+        """The device as `--perf-device` names it, such as `model:a10`."""
+        return self._device.name
+
     def close(self) -> None:
         """Let a device that watches the test alone again."""
         end = getattr(self._device, "end_test", None)

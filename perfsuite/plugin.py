@@ -8,6 +8,7 @@ import pytest
 from perfsuite import options
 
 if TYPE_CHECKING:
+    from perfsuite.checklist import Checklist
     from perfsuite.meter import Perf
     from perfsuite.monitor import GpuMonitor
     from perfsuite.running import PerfRun
@@ -76,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selection.check_markers(items)
     run = config.stash.get(RUN, None)
     for item in items:
-        reason = selection.skip_reason(item, run.device if run else None, is_on=run is not None)
+        reason = selection.skip_reason(item, run.device_of(item) if run else None, is_on=run is not None)
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
 
@@ -96,3 +97,11 @@ def gpu_monitor() -> "type[GpuMonitor]":
     from perfsuite.monitor import GpuMonitor
 
     return GpuMonitor
+
+
+@pytest.fixture
+def training_checklist() -> "type[Checklist]":
+    """Check a training's settings and a reading of it: `training_checklist(config, "cuda").before()`."""
+    from perfsuite.checklist import Checklist
+
+    return Checklist

@@ -139,6 +139,14 @@ class PerfRun:
         is_saving = self._options.save_baseline and self._options.sessions >= LEAST_SESSIONS
         return is_saving or not self._is_judging or any(limit.metric.is_relative for limit in limits)
 
+    def device_of(self, item: pytest.Item) -> Device:
+        """Return the device a test is to run on: its marker's, or the session's where that cannot be had."""
+        _, said = parse_markers(item.iter_markers("perf"))
+        try:
+            return self._device(self._options.settings(said).device)
+        except PerfsuiteError:
+            return self.device  # the test itself will say why
+
     def _progress(self) -> ProgressLine:
         if self._terminal is None:
             return ProgressLine(None)

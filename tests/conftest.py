@@ -1,8 +1,23 @@
-"""What several folders of tests share: the stand-in for NVIDIA's library and the bindings that run on it."""
+"""What several folders of tests share: the stand-in for NVIDIA's library, and the suite's options."""
 
 import pytest
 
+from perfsuite.options import is_enabled
 from tests.nvml import standin
+from tests.perf.switches import add_switches
+
+
+def pytest_addoption(parser):
+    """Declare the options of tests/perf here: pytest asks only the conftests it loads first."""
+    add_switches(parser)
+
+
+def pytest_configure(config):
+    """Measure with one thread: on a crowded machine threads wait for each other and drown every ratio."""
+    if is_enabled(config) and not config.option.help:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

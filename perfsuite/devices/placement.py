@@ -30,6 +30,7 @@ class Placement(TorchFunctionMode):
             tensor.numpy: self._read_out,
             tensor.tolist: self._read_out,
             tensor.device.__get__: self._device,
+            tensor.backward: self._backward,
         }
 
     def __torch_function__(
@@ -47,6 +48,8 @@ class Placement(TorchFunctionMode):
     def _is_resident(self, tensor: Any) -> bool:
         if self._watcher.all_resident:
             return True
+        while torch._C._functorch.is_batchedtensor(tensor):  # vmap's tensors have no storage of their own
+            tensor = torch._C._functorch.get_unwrapped(tensor)
         block = self._watcher.memory.block(tensor.untyped_storage())
         return block is not None and block.resident
 
@@ -65,6 +68,21 @@ class Placement(TorchFunctionMode):
 
     def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return TARGET if self._is_resident(args[0]) else func(*args, **kwargs)
+
+    def _backward(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Go on answering in the backward pass, where checkpointed layers run forward once more."""
+        module: Any = torch.autograd
+        engine = module._engine_run_backward
+
+        def answered(*called: Any, **options: Any) -> Any:
+            with self:
+                return engine(*called, **options)
+
+        module._engine_run_backward = answered
+        try:
+            return func(*args, **kwargs)
+        finally:
+            module._engine_run_backward = engine
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, rest = args[0], args[1:]

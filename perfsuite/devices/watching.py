@@ -99,8 +99,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Tell where an operator runs: on the device if it is asked to, or if any of its inputs is there."""
         is_asked = kwargs.get("device") == TARGET if kwargs else False
         if not inputs:
-            # What torch makes by itself inside an operator lies where the operator runs.
-            by_itself = self.has_residents and not self.is_asked and rule.is_factory
+            # What torch makes by itself inside an operator lies where the operator runs; a number does not.
+            by_itself = self.has_residents and not self.is_asked and rule.is_factory and has_extent(outputs)
             return is_asked or by_itself or (self.all_resident and has_extent(outputs))
         blocks = [self.memory.block(tensor.untyped_storage()) for tensor in inputs]
         here = [block is not None and block.resident for block in blocks]

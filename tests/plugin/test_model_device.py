@@ -167,3 +167,13 @@ def test_calibrate_says_what_it_needs():
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert 1 == ran.returncode
     assert "name the card's sheet with --sheet" in ran.stderr
+
+
+def test_a_gpu_test_may_name_its_modelled_card(training, pytester):
+    """Where the marker names an accelerator, the session's CPU is no reason to skip."""
+    training(marker='device="model:t4"')
+    result = pytester.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1)
+    assert "modelled" in result.stdout.str()
+    result = pytester.runpytest_inprocess("--perf", "--perf-device=cpu", "-rs")
+    result.assert_outcomes(skipped=1)

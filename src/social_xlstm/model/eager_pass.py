@@ -18,7 +18,8 @@ def applies(x: Tensor) -> bool:
         not torch.compiler.is_compiling()
         # What torch's own autograd functions ask: under vmap and its kin they cannot run as they are.
         and not torch._C._are_functorch_transforms_active()
-        and x.device.type == "cpu"
+        # Not cpu:0: under an index a CPU stands for another device, such as a modelled card, and runs as it.
+        and x.device == torch.device("cpu")
         and x.dtype in (torch.float32, torch.float64)
         and not torch.is_autocast_enabled("cpu")
     )

@@ -1,0 +1,147 @@
+"""The checklist of a training, before the run from its settings and during it from a reading; no torch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from perfsuite.errors import ChecklistMissed
+from perfsuite.records import Reading
+from perfsuite.units import Unit, show
+
+# The names under which trainings keep these settings; the first that is found counts.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "precision": ("precision", "amp", "use_amp", "bf16", "fp16"),
+    "num_workers": ("num_workers", "dataloader_num_workers"),
+    "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size"),
+    "pin_memory": ("pin_memory", "dataloader_pin_memory"),
+    "cached": ("cached", "cache", "storage"),
+    "resident": ("resident",),
+}
+_IN_MEMORY = ("shared", "memmap", "memory", "ram", True)
+_ABSENT = "not said"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the items ask for; the defaults suit a card of 16 GB or more and a model that can use it."""
+
+    workers: tuple[int, int] = (4, 12)
+    batch_size: int = 256
+    utilization: float = 0.60
+    memory_bytes: float = 5e9
+    epoch_seconds: float = 20.0
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the list: what was found, what is asked, and what to do where it is missed."""
+
+    name: str
+    found: str
+    asked: str
+    is_met: bool
+    advice: str = ""
+
+    def line(self) -> str:
+        """Return the item as it is printed."""
+        advice = "" if self.is_met or not self.advice else f"; {self.advice}"
+        return f"[{'x' if self.is_met else ' '}] {self.name}: {self.found} (asked: {self.asked}){advice}"
+
+
+class Checklist:
+    """The items of one training on one device."""
+
+    def __init__(self, config: object, device: str, wanted: Wanted = Wanted()) -> None:  # noqa: B008  frozen
+        self._config, self._device, self._wanted = config, device, wanted
+
+    def before(self) -> tuple[Item, ...]:
+        """Return the items that need no run: precision, workers, batch, pinning, caching, a GPU."""
+        is_resident = bool(self._setting("resident"))
+        precision, batch = self._setting("precision"), self._setting("batch_size")
+        storage = self._setting("cached")
+        is_mixed = precision is True or (isinstance(precision, str) and "16" in precision)
+        kind = self._device.partition(":")[0]
+        return (
+            Item("mixed precision", _shown(precision), "16-mixed or bf16-mixed", is_mixed,
+                 "products in half precision are faster and need half the memory"),
+            self._workers(is_resident),
+            Item("batch size", _shown(batch), f"{self._wanted.batch_size} or more",
+                 isinstance(batch, int) and batch >= self._wanted.batch_size,
+                 "a card computes many samples in the time of few; accumulate where memory is short"),
+            Item("pinned memory", "resident" if is_resident else _shown(self._setting("pin_memory")), "on",
+                 is_resident or self._setting("pin_memory") is True,
+                 "pin in the loader: pageable copies make the host wait"),
+            Item("data in memory", "resident" if is_resident else _shown(storage), "cached or resident",
+                 is_resident or storage in _IN_MEMORY,
+                 "prepare once and map it; what fits belongs on the device"),
+            Item("GPU", f"{self._device}{' (modelled)' if kind == 'model' else ''}", "an accelerator",
+                 kind not in ("cpu", ""),
+                 "run it on a GPU, or count on a modelled one: --perf-device=model:a10"),
+        )  # fmt: skip
+
+    def _workers(self, is_resident: bool) -> Item:
+        low, high = self._wanted.workers
+        found, name, asked = self._setting("num_workers"), "loader workers", f"{low} to {high}, or auto"
+        if is_resident:
+            return Item(name, "none needed, the data is resident", asked, True)
+        number = found if isinstance(found, int) and not isinstance(found, bool) else None
+        is_met = found == "auto" or (number is not None and low <= number <= high)
+        is_many = number is not None and number > high
+        advice = "too many compete for cores and memory" if is_many else "too few starve it"
+        return Item(name, _shown(found), asked, is_met, advice)
+
+    def during(self, reading: Reading, epoch_samples: int | None = None) -> tuple[Item, ...]:
+        """Return the items that a reading answers: utilization, memory, epoch time, room in memory."""
+        wanted, how = self._wanted, " (modelled)" if reading.modelled else ""
+        used, memory = reading.utilization, reading.peak_memory_bytes
+        speed = reading.samples_per_s
+        epoch = epoch_samples / speed if epoch_samples is not None and speed else None
+        too_much = next((note for note in reading.notes if note.startswith("more than the ")), "")
+        return (
+            Item("utilization", show(used, Unit.FRACTION) + how, show(wanted.utilization, Unit.FRACTION),
+                 used is not None and used >= wanted.utilization,
+                 "see data wait and launches: a larger batch, fewer launches, faster loading"),
+            Item("peak memory", show(memory, Unit.BYTES) + how,
+                 f"{show(wanted.memory_bytes, Unit.BYTES)} or more",
+                 memory is not None and memory >= wanted.memory_bytes,
+                 "room for a larger batch; a small model cannot fill a card and need not"),
+            Item("epoch", show(epoch, Unit.SECONDS) + how,
+                 f"at most {show(wanted.epoch_seconds, Unit.SECONDS)}",
+                 epoch is not None and epoch <= wanted.epoch_seconds, "raise samples/s"),
+            Item("fits into memory", too_much or "yes", "no out-of-memory", not too_much,
+                 "halve the batch and double the accumulation"),
+        )  # fmt: skip
+
+    def require(self, items: Iterable[Item]) -> None:
+        """Fail with every item that is missed."""
+        missed = [item.line() for item in items if not item.is_met]
+        if missed:
+            raise ChecklistMissed("\n  ".join([f"{len(missed)} of the training's checklist missed", *missed]))
+
+    def _setting(self, name: str) -> object:
+        for key in NAMES[name]:
+            found = _find(self._config, key)
+            if found is not None:
+                return found
+        return None
+
+
+def _find(config: Any, key: str) -> object:
+    """Return a setting by name from mappings, records and objects inside each other, None where it is not."""
+    if is_dataclass(config) and not isinstance(config, type):
+        entries: dict[Any, Any] = {item.name: getattr(config, item.name) for item in fields(config)}
+    elif isinstance(config, Mapping):
+        entries = dict(config)
+    else:
+        entries = dict(getattr(config, "__dict__", {}))
+    if entries.get(key) is not None:
+        value: object = entries[key]
+        return value
+    inner: Sequence[Any] = [v for v in entries.values() if not isinstance(v, str | int | float | bool)]
+    return next((found for part in inner if (found := _find(part, key)) is not None), None)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return _ABSENT if value is None else str(value)

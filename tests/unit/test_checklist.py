@@ -1,0 +1,129 @@
+"""The checklist finds settings wherever a training keeps them, and misses what is missed."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.checklist import Checklist, Wanted
+from perfsuite.errors import ChecklistMissed
+from perfsuite.records import Reading
+
+GOOD = {
+    "precision": "bf16-mixed",
+    "loader": {"num_workers": 8, "batch_size": 512, "pin_memory": True},
+    "storage": "memmap",
+}
+
+
+def missed(items):
+    return [item.name for item in items if not item.is_met]
+
+
+def before(change=None, device="cuda:0", **wanted):
+    config = {**GOOD, "loader": {**GOOD["loader"]}}
+    for key, value in (change or {}).items():
+        (config["loader"] if key in config["loader"] else config)[key] = value
+    return Checklist(config, device, Wanted(**wanted)).before()
+
+
+def reading(**figures):
+    plain = {"utilization": 0.6, "peak_memory_bytes": 5e9, "samples_per_s": 100.0}
+    return Reading("loop", "loop", "cuda:0", 10, 3, 100, 1.0, (), **{**plain, **figures})
+
+
+@pytest.mark.parametrize(
+    ("change", "item"),
+    [
+        ({}, None),
+        ({"precision": "32-true"}, "mixed precision"),
+        ({"precision": None}, "mixed precision"),
+        ({"num_workers": 3}, "loader workers"),
+        ({"num_workers": 4}, None),
+        ({"num_workers": 12}, None),
+        ({"num_workers": 13}, "loader workers"),
+        ({"num_workers": "auto"}, None),
+        ({"num_workers": True}, "loader workers"),
+        ({"batch_size": 255}, "batch size"),
+        ({"batch_size": 256}, None),
+        ({"pin_memory": False}, "pinned memory"),
+        ({"storage": "file"}, "data in memory"),
+        ({"resident": True, "pin_memory": False, "num_workers": 0, "storage": "file"}, None),
+    ],
+)
+def test_every_item_is_missed_at_its_bound_and_alone(change, item):
+    """One setting beyond its bound misses one item; data on the device needs neither workers nor pinning."""
+    assert ([item] if item else []) == missed(before(change))
+
+
+def test_without_a_gpu_the_item_says_what_to_do():
+    """A CPU is no GPU; a modelled card is one, and is called modelled."""
+    (gpu,) = [item for item in before(device="cpu") if item.name == "GPU"]
+    assert "[ ] GPU: cpu (asked: an accelerator); run it on a GPU, or count on a modelled one: " in gpu.line()
+    assert "model:a10 (modelled)" == before(device="model:a10")[-1].found
+    assert [] == missed(before(device="model:a10"))
+
+
+@pytest.mark.parametrize(
+    ("figures", "item"),
+    [
+        ({}, None),
+        ({"utilization": 0.599}, "utilization"),
+        ({"utilization": None}, "utilization"),
+        ({"peak_memory_bytes": 4.9e9}, "peak memory"),
+        ({"samples_per_s": 99.0}, "epoch"),
+        ({"samples_per_s": None}, "epoch"),
+        ({"notes": ("more than the 24 GB of the NVIDIA A10",)}, "fits into memory"),
+    ],
+)
+def test_a_reading_answers_the_items_of_the_run(figures, item):
+    """What was not measured is missed, never met."""
+    found = Checklist(GOOD, "cuda").during(reading(**figures), epoch_samples=2000)
+    assert ([item] if item else []) == missed(found)
+
+
+def test_modelled_figures_say_so():
+    """No predicted figure passes for a measured one."""
+    found = Checklist(GOOD, "model:a10").during(reading(modelled=True), epoch_samples=10)
+    assert all("(modelled)" in item.found for item in found[:3])
+
+
+@dataclass(frozen=True)
+class Loader:
+    batch_size: int = 512
+    num_workers: int = 8
+    pin_memory: bool = True
+    resident: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    amp: bool = True
+    storage: str = "shared"
+    loader: Loader = field(default_factory=Loader)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        SimpleNamespace(
+            bf16=True, dataloader_num_workers=8, per_device_train_batch_size=256, dataloader_pin_memory=True,
+            cached=True,
+        ),
+        {"train": [], "model": {"amp": True}, "data": Config()},
+    ],
+    ids=["records", "an object of arguments", "mapping with a record"],
+)  # fmt: skip
+def test_settings_are_found_wherever_they_are(config):
+    """Records, objects and mappings inside each other, under the names trainings use."""
+    assert [] == missed(Checklist(config, "cuda").before())
+
+
+def test_require_names_all_that_is_missed():
+    """One failure with every missed item and its advice."""
+    checklist = Checklist({"precision": "32-true"}, "cpu")
+    with pytest.raises(ChecklistMissed, match="6 of the training's checklist missed\n") as caught:
+        checklist.require(checklist.before())
+    assert "loader workers: not said (asked: 4 to 12, or auto); too few starve it" in str(caught.value)
+    checklist.require(())

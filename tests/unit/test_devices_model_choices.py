@@ -1,0 +1,66 @@
+"""The modelled GPU takes torch's own detours as a card would: loss scalers, numbers in tensors, vmap."""
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from perfsuite.modelled import model_step
+from tests.unit.test_devices_model import CARD, counts, device, on_card, silent  # noqa: F401  a fixture
+
+
+def test_a_loss_scaler_with_a_fused_optimizer_reads_nothing_back(device):  # noqa: F811
+    """Scale and overflow flag go to the optimizer as tensors that are on the card already."""
+    model = nn.Linear(8, 8).to(CARD)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    scaler = torch.amp.GradScaler("cpu")
+    x = on_card(4, 8)
+
+    def step():
+        scaler.scale(model(x).sum()).backward()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    found = counts(device, step)
+    assert (0, 0) == (found["syncs"], found["d2h_bytes"])
+
+
+def test_a_number_that_torch_puts_into_a_tensor_is_the_hosts(device):  # noqa: F811
+    """`torch.where(mask, host, 1.0)` among a card's tensors does not make the host's the card's."""
+    on_card(3)  # something is on the card
+    host = torch.arange(3.0)
+    torch.where(host > 1, host, 1.0)
+    reading = model_step(lambda: on_card(3) + 1, device, silent, 1)
+    assert [] == [note for note in reading.notes if "used as if" in note]
+
+
+def test_tensors_inside_vmap_know_where_they_are(device):  # noqa: F811
+    """A batched tensor has no memory of its own; what it wraps has."""
+    x = on_card(3, 4)
+    seen = []
+
+    def one(row):
+        seen.append(row.device)
+        return row.to(CARD) * 2
+
+    assert 1 == counts(device, lambda: torch.vmap(one)(x))["kernels"]
+    assert {torch.device(CARD)} == set(seen)
+
+
+def test_a_layer_run_again_in_the_backward_pass_knows_where_it_is(device):  # noqa: F811
+    """Code that asks for the device must decide alike in the forward pass and in its recomputation."""
+    weight = on_card(8, 8).requires_grad_()
+    seen = []
+
+    def layer(x):
+        seen.append(x.device)
+        return torch.tanh(x @ weight)
+
+    def step():
+        x = on_card(4, 8).requires_grad_()
+        checkpoint(layer, x, use_reentrant=False).sum().backward()
+        weight.grad = None
+
+    counts(device, step)
+    assert {torch.device(CARD)} == set(seen)
