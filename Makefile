@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help perf model claims sabotage test lint bench install clean
+.PHONY: help perf model claims sabotage test lint bench bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -32,9 +32,14 @@ lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff format --check .
 	$(RUN) mypy
 
-bench: $(INSTALLED)  ## what the plugin costs: at start-up, and by watching a card
+bench: $(INSTALLED)  ## how fast the subject is (speed.json), and what the plugin costs: at start-up, watching a card
+	$(RUN) benchmarks.speed
 	$(RUN) benchmarks.startup
 	$(RUN) benchmarks.sampler
+
+bench-verdicts: $(INSTALLED)  ## false alarms and slowdowns found, ours beside pytest-benchmark's and asv's (12 minutes)
+	@mkdir -p .benchmarks && rm -f .benchmarks/verdicts.jsonl
+	$(RUN) benchmarks.verdicts both .benchmarks/verdicts.jsonl $(ARGS)
 
 install: $(INSTALLED)  ## make .venv and install everything
 

@@ -43,6 +43,64 @@ def _calibrate(arguments: argparse.Namespace) -> str:
     return f"{card.title} written to {path.name}; use it with --perf-device=model:{card.name}"
 
 
+def _self_test_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--budget", default="10 min", help="how long it may take (default: 10 min)")
+    parser.add_argument("--device", default="auto", help="device to prove the gate on (default: auto)")
+
+
+def _self_test(arguments: argparse.Namespace) -> str:
+    from perfsuite.selftest import self_test
+    from perfsuite.units import Unit, parse
+
+    try:
+        seconds = parse(arguments.budget, Unit.SECONDS)
+    except ValueError as error:
+        raise PerfsuiteError(f"--budget: {error}") from None
+    return self_test(seconds, arguments.device, lambda text: print(f"{text} …", file=sys.stderr, flush=True))
+
+
+def _trend_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, help="the file that --perf-history appends to")
+
+
+def _trend(arguments: argparse.Namespace) -> str:
+    from perfsuite import history
+    from perfsuite.trend import render, trends
+
+    return render(trends(history.load(arguments.file)))
+
+
+def _check_patch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("patch", type=Path, help="what pytest --save-baseline --perf-patch wrote")
+    parser.add_argument("--baseline-dir", default="baselines", help="the only folder it may touch")
+    parser.add_argument("--apply", action="store_true", help="write the checked baselines")
+
+
+def _check_patch(arguments: argparse.Namespace) -> str:
+    from pathlib import PurePosixPath
+
+    from perfsuite.patches import check_patch
+
+    directory = PurePosixPath(arguments.baseline_dir)
+    told = check_patch(arguments.patch, directory, Path.cwd(), is_applied=arguments.apply)
+    return "\n".join([*told, f"{len(told)} baselines {'written' if arguments.apply else 'are well-formed'}"])
+
+
+def _schema_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "of", choices=("baseline", "readings"), help="a stored baseline, or --perf-json's file"
+    )
+
+
+def _schema(arguments: argparse.Namespace) -> str:
+    import json
+
+    from perfsuite import json_schema
+
+    schema = json_schema.baseline_schema() if arguments.of == "baseline" else json_schema.readings_schema()
+    return json.dumps(schema, indent=1)
+
+
 COMMANDS = {
     "doctor": Command(
         "say what can be measured on the GPUs of this machine; fails where there is none",
@@ -54,6 +112,22 @@ COMMANDS = {
         _calibrate_arguments,
         _calibrate,
     ),
+    "self-test": Command(
+        "say how often the gate cries wolf on this machine, and which slowdowns it finds",
+        _self_test_arguments,
+        _self_test,
+    ),
+    "trend": Command(
+        "find the commits at which a history's timings changed",
+        _trend_arguments,
+        _trend,
+    ),
+    "check-patch": Command(
+        "check a patch of new baselines as if it came from a stranger; fails on anything else than baselines",
+        _check_patch_arguments,
+        _check_patch,
+    ),
+    "schema": Command("print the JSON Schema of baselines or readings", _schema_arguments, _schema),
 }
 
 

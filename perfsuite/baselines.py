@@ -7,13 +7,15 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from perfsuite import json_check
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
+from perfsuite.json_schema import baseline_schema
 from perfsuite.records import Match
 from perfsuite.schema import MAX_BYTES, InvalidDocument, check
 
@@ -34,6 +36,8 @@ class Stored:
     conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by reading
     places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     environment: Environment | None = None
+    sessions: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # reading → metric
+    readings: Mapping[str, Any] = field(default_factory=dict)  # as stored, for reports
 
 
 def path_for(directory: Path, key: str, test: str) -> Path:
@@ -60,6 +64,7 @@ def load(path: Path, test: str) -> dict[str, Any]:
             )
         document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
         check(document)
+        json_check.check(document, baseline_schema())
         if document["test"] != test:
             raise InvalidDocument(f"it belongs to {document['test']!r}, not to {test!r}")
     except (OSError, ValueError, RecursionError) as error:
@@ -94,7 +99,11 @@ def find(directory: Path, test: str, here: Environment) -> Stored:
                 "  delete it and run pytest --save-baseline"
             )
         places = {name: reading.get("places", {}) for name, reading in document["readings"].items()}
-        stored = Stored(match, reason, path, _values(document), _conditions(document), places, environment)
+        sessions = {name: reading.get("sessions", {}) for name, reading in document["readings"].items()}
+        stored = Stored(
+            match, reason, path, _values(document), _conditions(document), places, environment, sessions
+        )
+        stored = replace(stored, readings=document["readings"])
         if match is Match.EXACT:
             return stored
         if match is Match.NEAR:
@@ -167,15 +176,26 @@ def save(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Return a document as text: sorted, one figure a line, the many rounds on a single one."""
-    readings = document["readings"]
-    # A control character stands for each list of rounds, since it can occur nowhere else.
-    marked = {name: {**reading, "rounds": f"\0{i}"} for i, (name, reading) in enumerate(readings.items())}
+    """Return a document as text: sorted, one figure a line, lists of numbers on a single one."""
+    lists: list[Any] = []
+
+    def marked(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: marked(entry) for name, entry in value.items()}
+        if not isinstance(value, list):
+            return value
+        lists.append(value)
+        return f"\0{len(lists) - 1}\0"  # a control character can occur nowhere else
+
     text = json.dumps(
-        {**document, "readings": marked}, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False
+        {**document, "readings": marked(document["readings"])},
+        indent=1,
+        sort_keys=True,
+        ensure_ascii=False,
+        allow_nan=False,
     )
-    for i, reading in enumerate(readings.values()):
-        text = text.replace(f'"\\u0000{i}"', json.dumps(reading["rounds"], allow_nan=False))
+    for i, numbers in enumerate(lists):
+        text = text.replace(f'"\\u0000{i}\\u0000"', json.dumps(numbers, allow_nan=False))
     return f"{text}\n"
 
 

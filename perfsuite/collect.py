@@ -1,11 +1,14 @@
 """Turn marker arguments and the stored baseline into limits, before anything is measured."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from perfsuite.errors import InvalidMarker
 from perfsuite.metrics import METRICS, Metric, Tolerance
+from perfsuite.noise import LEAST_SESSIONS, Spread, allowed, smallest_visible
 from perfsuite.records import Expectation, Limit, Match, Settings
 from perfsuite.units import Unit, parse
 
@@ -21,8 +24,19 @@ SETTING_UNITS: Mapping[str, Unit | type | tuple[str, ...]] = {
     "on_invalid": ("fail", "skip", "warn"),
     "cooldown": Unit.SECONDS,
 }
+KNOWN_NOISE_TOLERANCE = 0.05  # the floor under what the spread says, unless the user says another
+_PLAIN = "step_time"
+_CLEARLY = 0.7  # five sessions tell spreads apart only roughly
 MARKER = "the perf marker"
 BASELINE = "the baseline"
+
+
+@dataclass(frozen=True)
+class SecondStage:
+    """How a suspicious reading is measured again: in how many fresh processes, and how sure it must be."""
+
+    sessions: int = 0
+    level: float = 0.01
 
 
 class Mark(Protocol):
@@ -92,13 +106,19 @@ def expect(
     match_reason: str,
     device_tolerances: Mapping[str, Tolerance],
     conditions: Mapping[str, Mapping[str, float]] | None = None,
+    sessions: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
+    second: SecondStage | None = None,
+    before: Mapping[str, Any] | None = None,
+    environment: Mapping[str, Any] | None = None,
 ) -> Expectation:
     """Join marker limits and baseline values into one expectation; only an exact match gates."""
     gating = stored if match is Match.EXACT else {}
+    sessions, second = sessions or {}, second or SecondStage()
     return Expectation(
         limits=limits,
         by_reading={
-            name: _baseline_limits(values, settings, device_tolerances) for name, values in gating.items()
+            name: _baseline_limits(values, settings, device_tolerances, sessions.get(name, {}), second)
+            for name, values in gating.items()
         },
         match=match,
         match_reason=match_reason,
@@ -106,24 +126,76 @@ def expect(
         conditions=(conditions or {}) if match is Match.EXACT else {},
         places=places or {},
         settings=settings,
+        sessions=max((len(s) for figures in sessions.values() for s in figures.values()), default=1),
+        before=before or {},
+        environment=environment or {},
     )
 
 
 def _baseline_limits(
-    values: Mapping[str, float], settings: Settings, device_tolerances: Mapping[str, Tolerance]
+    values: Mapping[str, float],
+    settings: Settings,
+    device_tolerances: Mapping[str, Tolerance],
+    sessions: Mapping[str, Sequence[float]],
+    second: SecondStage,
 ) -> tuple[Limit, ...]:
-    limits = []
+    known = timing_limits(sessions, settings, second)
+    limits = list(known)
     for name, value in values.items():
         metric = METRICS[name]
         tolerance = device_tolerances.get(name, metric.tolerance)
-        if metric.tolerance is None or tolerance is None:
+        if metric.tolerance is None or tolerance is None or metric.is_relative:
+            continue
+        if metric.is_timing and known:
             continue
         asked = _asked_tolerance(metric, settings)
         relative = tolerance.relative if asked is None else max(asked, tolerance.least)
-        allowed = max(relative * value, tolerance.absolute)
-        bound = max(value - allowed, 0.0) if metric.higher_is_better else value + allowed
+        allowed_amount = max(relative * value, tolerance.absolute)
+        bound = max(value - allowed_amount, 0.0) if metric.higher_is_better else value + allowed_amount
         limits.append(Limit(metric, bound, BASELINE, reference=value, tolerance=relative))
     return tuple(limits)
+
+
+def timing_limits(
+    sessions: Mapping[str, Sequence[float]], settings: Settings, second: SecondStage
+) -> tuple[Limit, ...]:
+    """Return the limits of timings that were measured in enough sessions; a step is judged by one clock."""
+    steadiest = _steadiest(sessions)
+    return tuple(
+        _limit_from_sessions(metric, sessions[name], settings.tolerance, second)
+        for name in sessions
+        if (metric := METRICS[name]).is_timing
+        and len(sessions[name]) >= LEAST_SESSIONS
+        and (name == steadiest or not (metric.is_relative or name == _PLAIN))
+    )
+
+
+def _steadiest(sessions: Mapping[str, Sequence[float]]) -> str:
+    """Return the one timing a step is judged by: in seconds, unless a reference makes it clearly steadier."""
+    known = {
+        name: Spread.from_costs(values).deviation
+        for name, values in sessions.items()
+        if len(values) >= LEAST_SESSIONS and (METRICS[name].is_relative or name == _PLAIN)
+    }
+    best = min(known, key=lambda name: known[name], default=_PLAIN)
+    return best if best in known and known[best] < _CLEARLY * known.get(_PLAIN, math.inf) else _PLAIN
+
+
+def _limit_from_sessions(
+    metric: Metric, sessions: Sequence[float], asked: float | None, second: SecondStage
+) -> Limit:
+    """Return the limit that the spread of a baseline's sessions allows."""
+    spread = Spread.from_costs([metric.cost(value) for value in sessions])
+    tolerance = KNOWN_NOISE_TOLERANCE if asked is None else asked
+    return Limit(
+        metric,
+        metric.cost(math.exp(spread.centre + allowed(spread, tolerance))),  # the cost of a cost is the figure
+        BASELINE,
+        reference=metric.cost(math.exp(spread.centre)),
+        tolerance=tolerance,
+        spread=spread,
+        visible=smallest_visible(spread, tolerance, second.sessions, second.level),
+    )
 
 
 def _asked_tolerance(metric: Metric, settings: Settings) -> float | None:

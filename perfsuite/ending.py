@@ -3,12 +3,17 @@
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from perfsuite import baselines
+from perfsuite import baselines, history, outputs, patches
+from perfsuite.collect import SecondStage
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
+from perfsuite.fresh import Command
+from perfsuite.gathering import Gathered, gather
+from perfsuite.judge import is_suspicion
 from perfsuite.records import Result
 from perfsuite.remember import remember
 from perfsuite.report import machine, terminal
@@ -27,12 +32,18 @@ class Ledger:
     params: dict[str, dict[str, object]] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)  # by device
     collected: set[str] = field(default_factory=set)
+    lines: dict[str, int] = field(default_factory=dict)  # where each test begins
     benchmarked: int = 0
 
     @property
     def is_measured(self) -> bool:
         """Tell whether anything at all was measured."""
         return self.benchmarked > 0 or any(result.readings for result in self.results.values())
+
+    def is_suspect(self, result: Result) -> bool:
+        """Tell whether a test only lies behind its baseline's timing, which fresh processes can confirm."""
+        failed = [verdict for verdict in result.verdicts if verdict.outcome.is_failure]
+        return self.options.confirm > 0 and bool(failed) and all(map(is_suspicion, failed))
 
     def shown(self, path: Path) -> str:
         """Return a path as short as it can be said."""
@@ -53,6 +64,7 @@ class Ending:
         self._options = ledger.options
         self._saved = 0
         self._told: list[terminal.Line] = []
+        self._annotations: list[str] = []
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write JSON and baselines; a run that measured nothing is not green."""
@@ -61,8 +73,13 @@ class Ending:
         results = list(self._ledger.results.values())
         if self._options.json_path and any(result.readings for result in results):
             self._write_json(results, self._options.json_path, session)
+        if self._options.history_path and any(result.readings for result in results):
+            self._append_history(results, self._options.history_path, session)
         if self._options.save_baseline:
             self._save(results, session)
+        if any(result.readings for result in results):
+            self._write_outputs(results, session)
+        self._check_complete(session)
         if not self._ledger.is_measured and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             self._tell("nothing was measured: no performance test ran, so this run is not green", "red")
@@ -80,13 +97,91 @@ class Ending:
         else:
             self._tell(f"readings written to {self._ledger.shown(path)}")
 
+    def _append_history(self, results: list[Result], path: Path, session: pytest.Session) -> None:
+        try:
+            count = history.append(path, results, self._ledger.environments)
+        except OSError as error:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._tell(f"--perf-history: {path} was not written: {error.strerror}", "red")
+        else:
+            self._tell(f"{count} readings appended to {self._ledger.shown(path)}")
+
+    def _check_complete(self, session: pytest.Session) -> None:
+        """Tell every baseline that nothing was held against; under --perf-strict that fails the run."""
+        is_strict = self._options.settings({}).strict and not self._options.save_baseline
+        missing = [*self._unmatched(), *self._skipped({item.nodeid for item in session.items})]
+        missing += [
+            f"stored, but not measured by its test: {name}"
+            for name in terminal.vanished(list(self._ledger.results.values()))
+        ]
+        for text in missing:
+            self._tell(text, "red" if is_strict else "yellow")
+        if missing and is_strict and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._tell("--perf-strict: a baseline that nothing is held against is a failure", "red")
+
+    def _skipped(self, selected: set[str]) -> list[str]:
+        """Return the selected tests that have a baseline here and took no reading."""
+        taken = {test for test, result in self._ledger.results.items() if result.readings or result.error}
+        return [
+            f"stored, but not measured in this run: {test}"
+            for key in sorted({environment.key for environment in self._ledger.environments.values()})
+            for test in baselines.stored_tests(self._options.baseline_dir, key)
+            if test in selected - taken
+        ]
+
+    def _write_outputs(self, results: list[Result], session: pytest.Session) -> None:
+        ledger, options = self._ledger, self._options
+        run = outputs.Run(results, ledger.environments, ledger.params, ledger.lines)
+        self._annotations = outputs.annotations(run)
+        written = outputs.write_outputs(
+            run, html=options.html_path, folder=options.export_dir, shown=ledger.shown
+        )
+        for one in written:
+            if one.is_bad:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            if one.told:
+                self._tell(one.told, "red" if one.is_bad else "")
+
+    def _patch(self, documents: dict[str, dict[str, Any]], path: Path, session: pytest.Session) -> None:
+        """Write the new baselines as a patch instead of storing them."""
+        try:
+            text = patches.of_documents(documents, self._options.baseline_dir, self._ledger.config.rootpath)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+        except (PerfsuiteError, OSError) as error:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._tell(f"--perf-patch: {path} was not written: {error}", "red")
+        else:
+            self._tell(
+                f"{len(documents)} new baselines as a patch: git apply {self._ledger.shown(path)}", "green"
+            )
+
     def _save(self, results: list[Result], session: pytest.Session) -> None:
         is_green = session.exitstatus == pytest.ExitCode.OK
-        documents = remember(results, self._ledger.environments) if is_green else {}
+        gathered = Gathered()
+        try:
+            if is_green and not any(result.is_failed for result in results):
+                gathered = self._gather(results)
+        except PerfsuiteError as error:
+            session.exitstatus, is_green = pytest.ExitCode.TESTS_FAILED, False
+            self._tell(str(error), "red")
+        except KeyboardInterrupt:
+            session.exitstatus, is_green = pytest.ExitCode.INTERRUPTED, False
+            self._tell("stopped before all sessions were measured", "red")
+        else:
+            for test, why in gathered.refused.items():
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+                self._tell(f"not stored: {test}: {why}", "red")
+            results = [result for result in results if result.test not in gathered.refused]
+        documents = remember(results, self._ledger.environments, gathered.more) if is_green else {}
         if not documents:
             self._tell(
                 "no baseline was stored: it takes a run that measures something and fails nowhere", "red"
             )
+            return
+        if self._options.patch_path is not None:
+            self._patch(documents, self._options.patch_path, session)
             return
         try:
             for test, document in documents.items():
@@ -102,30 +197,51 @@ class Ending:
         noun = "baseline" if self._saved == 1 else "baselines"
         folder = self._ledger.shown(self._options.baseline_dir)
         self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")
+        for text in gathered.told:
+            self._tell(f"  {text}")
+
+    def _gather(self, results: list[Result]) -> Gathered:
+        config, options = self._ledger.config, self._options
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+
+        def say(text: str) -> None:
+            if reporter is not None:
+                reporter.ensure_newline()
+                reporter.write_line(text)
+
+        return gather(
+            [result for result in results if result.readings and not result.invalid],
+            Command.from_given(config.invocation_params.args, config.invocation_params.dir),
+            options.sessions,
+            SecondStage(options.confirm, options.family_error),
+            say,
+        )
 
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print the table and what should be told after it."""
         results = list(self._ledger.results.values())
         lines = terminal.table(results, terminalreporter._tw.fullwidth, saved=self._saved > 0)
         lines += terminal.closing(results, self._ledger.save_command(), is_saved=self._saved > 0)
-        lines += [*self._unmatched(), *self._told]
+        lines += terminal.explained(results) if self._options.explain else []
+        lines += self._told
         if lines:
             terminalreporter.write_sep("=", "performance")
         for text, colour in lines:
             terminalreporter.write_line(text, **({colour: True} if colour else {}))
+        for command in self._annotations:
+            terminalreporter.write_line(command)
 
-    def _unmatched(self) -> list[terminal.Line]:
+    def _unmatched(self) -> list[str]:
         """Tell stored entries that no test matched; silent where the command line named single tests."""
         config, collected = self._ledger.config, self._ledger.collected
         if any("::" in str(argument) for argument in config.invocation_params.args):
             return []
         files = {test.partition("::")[0] for test in collected}
-        lines: list[terminal.Line] = []
+        lines = []
         for key in sorted({environment.key for environment in self._ledger.environments.values()}):
             for test, path in baselines.stored_tests(self._options.baseline_dir, key).items():
                 file = test.partition("::")[0]
                 is_gone = file in files or not (config.rootpath / file).exists()
                 if is_gone and test not in collected:
-                    where = self._ledger.shown(path)
-                    lines.append((f"stored, but there is no such test: {test} ({where})", "yellow"))
+                    lines.append(f"stored, but there is no such test: {test} ({self._ledger.shown(path)})")
         return lines

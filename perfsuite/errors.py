@@ -29,5 +29,17 @@ class RunInvalid(PerfsuiteError):
     """Whatever is measured here does not count: the device is lost, or its driver does not fit."""
 
 
+class SessionFailed(PerfsuiteError):
+    """A fresh process that should have measured gave no answer."""
+
+
+class RefUnusable(PerfsuiteError):
+    """A git ref that cannot be compared with."""
+
+
+class HistoryUnusable(PerfsuiteError):
+    """A history file that cannot be read, or from which nothing follows."""
+
+
 class ChecklistMissed(PerfsuiteError):
     """A training misses items of its checklist."""

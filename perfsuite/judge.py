@@ -16,6 +16,13 @@ def _applies(limit: Limit, reading: Reading) -> bool:
     return reading.kind in (limit.metric.gated_kinds if is_from_baseline else limit.metric.kinds)
 
 
+def is_suspicion(verdict: Verdict) -> bool:
+    """Tell whether a miss is a measured time behind a baseline: noise can do that, a fresh look can tell."""
+    limit = verdict.limit
+    is_timing = limit is not None and limit.reference is not None and limit.metric.is_timing
+    return verdict.outcome is Outcome.MISSED and is_timing and not verdict.is_exact
+
+
 def judge_unmeasured(readings: Iterable[Reading], limits: Iterable[Limit]) -> tuple[Verdict, ...]:
     """Return a failure for every limit on something none of a test's readings can carry.
 
@@ -43,7 +50,7 @@ def _verdict(reading: Reading, limit: Limit) -> Verdict:
     if not math.isfinite(measured) or measured < 0:
         return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"{measured} is not a {metric.label}")
     if metric.is_better(limit.bound, measured):
-        return Verdict(reading.name, Outcome.MISSED, limit, measured)
+        return Verdict(reading.name, Outcome.MISSED, limit, measured, is_exact=reading.modelled)
     return Verdict(reading.name, _passed_how(limit, measured), limit, measured)
 
 

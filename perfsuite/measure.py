@@ -3,13 +3,16 @@
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from perfsuite.batches import LoaderFacts, count_samples
+from perfsuite.batches import LoaderFacts
 from perfsuite.devices import Device, Timing, Window
-from perfsuite.errors import UnusableStep
+from perfsuite.feed import Feed
+from perfsuite.insight import Clue, Insight, with_data_wait
+from perfsuite.loader_watch import REFUSALS, WORTH_A_LOOK, LoaderWatch, again, sample_clues
 from perfsuite.metrics import Kind
+from perfsuite.plausible import implausible
 from perfsuite.records import Reading
 from perfsuite.statistics import median, relative_error
 from perfsuite.warmup import Warmup, warm_up
@@ -17,6 +20,7 @@ from perfsuite.warmup import Warmup, warm_up
 MIN_STEPS = 10
 _MAX_STEPS = 200_000  # a step of microseconds is known by then, and its marks still fit into memory
 _PRECISION = 0.01  # stop when the mean step time is known this well
+_RERUN_SHARE = 0.2  # of the window's length, spent on one resident batch
 _CHECK_GROWTH = 1.1  # look at the statistics each time there are a tenth more steps
 
 Progress = Callable[[str, int, float], None]  # phase, steps so far, seconds so far
@@ -39,9 +43,9 @@ def measure_step(
     with quiet_garbage():
         warmup = warm_up(step, device, plan.max_seconds, plan.progress)
         timing = run_window(step, device, plan)
-        inspected = device.inspect(step, median(timing.step_seconds))
+        seen = device.inspect(step, median(timing.step_seconds))
     samples = samples_per_step * len(timing.step_seconds)
-    return read(timing, warmup, device, kind="step", name=name, samples=samples, reported=dict(inspected))
+    return read(timing, warmup, device, kind="step", name=name, samples=samples, seen=seen)
 
 
 def measure_loop(
@@ -54,19 +58,21 @@ def measure_loop(
     name: str = "",
 ) -> Reading:
     """Measure a training loop; the time blocked in the loader is accounted apart."""
-    feed = Feed(loader, device, samples)
+    feed = Feed(loader, device.now, samples)
 
     def run() -> None:
         step(feed.next())
 
     facts = LoaderFacts.from_loader(loader)
     with quiet_garbage():
+        watch = LoaderWatch(loader)
         warmup = warm_up(run, device, plan.max_seconds, plan.progress)
         # These batches were prepared while the warm-up ran: they come free and hide a slow loader.
         for _ in range(facts.prefetched):
             run()
         device.wait()
         feed.reset()
+        watch.begin()
         longer = Plan(
             plan.min_seconds,
             plan.max_seconds,
@@ -76,7 +82,17 @@ def measure_loop(
         timing = run_window(run, device, longer)
         waited = feed.waited_seconds / timing.wall_seconds if timing.wall_seconds > 0 else None
         samples_seen = feed.samples  # before the inspection takes more batches
-        inspected = device.inspect(run, median(timing.step_seconds))
+        clues = watch.clues(feed, timing.wall_seconds)
+        batch = feed.next()
+
+        def resident() -> None:
+            step(again(batch))
+
+        seen = device.inspect(run, median(timing.step_seconds), resident)
+        if waited is not None and waited >= WORTH_A_LOOK:
+            clues |= {**sample_clues(loader), **_without_waiting(resident, device, longer)}
+    shares = with_data_wait(seen.shares, None if waited is None else min(waited, 1.0))
+    seen = replace(seen, shares=shares, clues={**seen.clues, **clues})
     return read(
         timing,
         warmup,
@@ -85,50 +101,21 @@ def measure_loop(
         name=name,
         samples=samples_seen,
         data_wait=None if waited is None else min(waited, 1.0),
-        reported={"num_workers": float(facts.num_workers), **inspected},
+        reported={"num_workers": float(facts.num_workers)},
+        seen=seen,
     )
 
 
-class Feed:
-    """Hand out batches for ever, counting samples and the seconds spent waiting for them."""
-
-    def __init__(
-        self, loader: Iterable[Any], device: Device, samples: int | Callable[[Any], int] | None
-    ) -> None:
-        self._loader = loader
-        self._device = device
-        self._count = samples
-        self._iterator: Iterator[Any] = iter(())
-        self._is_used = False
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget what was counted so far."""
-        self.samples = 0
-        self.batches = 0
-        self.waited_seconds = 0.0
-
-    def next(self) -> Any:
-        """Return the next batch, beginning a new epoch where one ends."""
-        asked = self._device.now()
-        batch = self._take()
-        self._is_used = True
-        self.waited_seconds += self._device.now() - asked
-        self.samples += count_samples(batch, self._count)
-        self.batches += 1
-        return batch
-
-    def _take(self) -> Any:
-        for batch in self._iterator:
-            return batch
-        self._iterator = iter(self._loader)
-        for batch in self._iterator:
-            return batch
-        if self._is_used:
-            raise UnusableStep(
-                "the loader ended and cannot be iterated again: hand over the loader itself, not an iterator"
-            )
-        raise UnusableStep("the loader gave no batch: an empty loader cannot be measured")
+def _without_waiting(resident: Callable[[], Any], device: Device, plan: Plan) -> dict[str, Clue]:
+    """Run the step on one batch that is there: what it gains by that is the loader's share, proven."""
+    brief = Plan(_RERUN_SHARE * plan.min_seconds, _RERUN_SHARE * plan.max_seconds, progress=plan.progress)
+    try:
+        resident()
+        device.wait()
+        timing = run_window(resident, device, brief)
+    except REFUSALS as error:
+        return {"resident_refusal": f"{type(error).__name__}: {error}"}
+    return {"resident_step_seconds": timing.wall_seconds / len(timing.step_seconds)}
 
 
 def run_window(run: Callable[[], Any], device: Device, plan: Plan) -> Timing:
@@ -179,8 +166,11 @@ def read(
     samples: int,
     data_wait: float | None = None,
     reported: dict[str, float] | None = None,
+    seen: Insight | None = None,
 ) -> Reading:
     """Make a Reading of what the device saw."""
+    may_repeat = not getattr(device, "never_repeats", False)
+    seen = seen or Insight()
     return Reading(
         name=name,
         kind=kind,
@@ -196,13 +186,17 @@ def read(
         utilization=timing.utilization,
         utilization_swing=timing.utilization_swing,
         idle_stretch_seconds=timing.idle_stretch_seconds,
-        kernel_busy=(reported or {}).get("kernel_busy"),
+        kernel_busy=seen.figures.get("kernel_busy"),
         peak_memory_bytes=timing.peak_memory_bytes,
         data_wait=data_wait,
-        reported={**timing.reported, **(reported or {})},
+        reported={**timing.reported, **(reported or {}), **seen.figures},
         notes=(*timing.notes, *warmup.notes),
-        invalid=timing.invalid,
+        invalid=(*timing.invalid, *implausible(timing.step_seconds, may_repeat=may_repeat)),
         conditions=timing.conditions,
+        series=timing.series,
+        memory_series=timing.memory_series,
+        shares=seen.shares,
+        clues=seen.clues,
     )
 
 

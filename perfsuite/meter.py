@@ -4,20 +4,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from perfsuite.beside import measure_beside
 from perfsuite.collect import parse_limits
 from perfsuite.devices import Device
 from perfsuite.errors import UnusableStep
-from perfsuite.measure import Plan, measure_loop, measure_step
+from perfsuite.measure import Plan, measure_loop, measure_step, quiet_garbage
 from perfsuite.modelled import model_loop, model_pair, model_step
 from perfsuite.pairs import difference, measure_pair
 from perfsuite.records import Limit, Reading
+from perfsuite.turns import Block, loop_block, pair_block, step_block
 from perfsuite.units import Unit, parse
 
 if TYPE_CHECKING:
     from perfsuite.devices.model import ModelDevice
+    from perfsuite.recorder import Recorder
 
 _CALL = "the perf call"
+_BESIDE_SECONDS = 6.0  # on a shared machine a third of it varies half as much again
+_SHORT_BLOCK = 0.025  # a shared machine's speed changes within a tenth of a second
+_LONG_BLOCK = 0.2  # an accelerator's queue must fill before its steps are as fast as in a training
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
+
+# Runs blocks of what was measured, of so many seconds, as another process says.
+Conduct = Callable[[Reading, Block | None, float], None]
 
 
 class Perf:
@@ -30,11 +39,15 @@ class Perf:
         *,
         faults: Callable[[Reading], tuple[str, ...]] = lambda reading: reading.invalid,
         cooldown_seconds: float = 0.0,
+        is_beside: bool = False,
+        conduct: Conduct | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
         self._faults = faults
         self._cooldown = cooldown_seconds
+        self._is_beside = is_beside
+        self._conduct = conduct
         self._model = cast("ModelDevice", device) if device.modelled else None
         self.kept: list[tuple[Reading, tuple[Limit, ...]]] = []
 
@@ -70,9 +83,10 @@ class Perf:
         def measure(free: str) -> Reading:
             if self._model is not None:
                 return model_step(step, self._model, self._plan.progress, samples_per_step)
-            return measure_step(step, self._device, self._plan, samples_per_step, free)
+            reading = measure_step(step, self._device, self._plan, samples_per_step, free)
+            return self._beside_references(reading, step)
 
-        return self._keep(measure, name or "step", asked)
+        return self._keep(measure, name or "step", asked, lambda: step_block(step, self._device))
 
     def loop(
         self,
@@ -105,7 +119,9 @@ class Perf:
                 loader, step, self._model, self._plan.progress, samples=samples_per_step, batch_seconds=stated
             )
 
-        return self._keep(measure, name or "loop", asked)
+        return self._keep(
+            measure, name or "loop", asked, lambda: loop_block(loader, step, self._device, samples_per_step)
+        )
 
     def compare(
         self,
@@ -150,9 +166,39 @@ class Perf:
                 difference=None if result is None else difference(without(), with_(), result),
             )
 
-        return self._keep(measure, name or "comparison", asked)
+        return self._keep(
+            measure, name or "comparison", asked, lambda: pair_block(without, with_, self._device)
+        )
 
-    def _keep(self, measure: Callable[[str], Reading], name: str, limits: tuple[Limit, ...]) -> Reading:
+    def recorder(
+        self,
+        *,
+        samples_per_step: int | Callable[[Any], int] | None = None,
+        name: str = "",
+        **limits: object,
+    ) -> "Recorder":
+        """Return what measures a loop that a framework runs; see perfsuite.frameworks."""
+        from perfsuite.recorder import Recorder
+
+        asked = parse_limits(limits, _CALL)
+        if self._model is not None:
+            raise UnusableStep(
+                "a framework's trainer moves its data by itself and cannot be modelled; "
+                "hand its step to perf(step) or perf.loop, or measure on a real device"
+            )
+
+        def keep(reading: Reading) -> None:
+            self._keep(lambda _: reading, name or "loop", asked, None)
+
+        return Recorder(self._device, self._plan, keep, samples_per_step)
+
+    def _keep(
+        self,
+        measure: Callable[[str], Reading],
+        name: str,
+        limits: tuple[Limit, ...],
+        blocks: Callable[[], Block] | None,
+    ) -> Reading:
         """Measure under a free name; what does not count is measured once more, after a rest."""
         free = self._free_name(name)
         reading = measure(free)
@@ -163,7 +209,20 @@ class Perf:
             reading = replace(reading, notes=(*reading.notes, note))
         reading = replace(reading, name=free)
         self.kept.append((reading, limits))
+        if self._conduct is not None:
+            seconds = _LONG_BLOCK if self._device.is_accelerator else _SHORT_BLOCK
+            self._conduct(reading, None if self._model or blocks is None else blocks(), seconds)
         return reading
+
+    def _beside_references(self, reading: Reading, step: Callable[[], Any]) -> Reading:
+        """Measure the step once more in turns with reference workloads, where a baseline needs it."""
+        offered = getattr(self._device, "references", None)
+        if not self._is_beside or offered is None:
+            return reading
+        seconds = min(_BESIDE_SECONDS, 3 * self._plan.max_seconds)
+        with quiet_garbage():
+            found = measure_beside(step, offered(), self._device, seconds, self._plan.progress)
+        return replace(reading, relative=found)
 
     def _free_name(self, name: str) -> str:
         taken = {reading.name for reading in self.readings}

@@ -34,6 +34,7 @@ class Metric:
     gated_kinds: frozenset[Kind] = frozenset()  # the readings whose baseline gates it; elsewhere it is told
     kinds: frozenset[Kind] = _ALL_KINDS
     is_count: bool = False  # counted, not timed: the same code gives the same number
+    is_relative: bool = False  # in rounds of a reference workload, which a slow machine slows as well
     judged_field: str | None = None  # the cautious end of an interval, where the figure has one
     via: str = ""  # the field whose absence explains this one's
 
@@ -41,6 +42,10 @@ class Metric:
     def limit_name(self) -> str:
         """Return the marker argument that limits this metric."""
         return f"{'min' if self.higher_is_better else 'max'}_{self.name}"
+
+    def cost(self, value: float) -> float:
+        """Return a timing as something that grows when code gets slower."""
+        return 1 / value if self.higher_is_better else value
 
     def is_better(self, one: float, other: float) -> bool:
         """Tell whether one value beats the other."""
@@ -80,7 +85,7 @@ _ROWS = (
         False,
         is_timing=True,
         tolerance=Tolerance(0.10),
-        gated_kinds=_ALL_KINDS - {"loop"},  # the median: another process on the machine hardly moves it
+        gated_kinds=_ALL_KINDS - {"loop", "comparison"},  # the median; a comparison is held to its ratio
     ),
     Metric("data_wait", "data_wait", "data wait", Unit.FRACTION, False, kinds=frozenset({"loop"})),
     Metric(
@@ -105,6 +110,21 @@ _ROWS = (
     ),
     *(
         Metric(
+            *(name, name, label, Unit.RATIO, False),
+            is_timing=True,
+            tolerance=Tolerance(0.10),
+            gated_kinds=frozenset({"step"}),
+            kinds=frozenset({"step"}),
+            is_relative=True,
+        )
+        for name, label in (
+            ("step_in_products", "step time in matrix products"),
+            ("step_in_copies", "step time in memory copies"),
+            ("step_in_tiny_ops", "step time in tiny operations"),
+        )
+    ),
+    *(
+        Metric(
             *(name, name, label, unit, False),
             tolerance=Tolerance(0.0),
             gated_kinds=_ALL_KINDS,
@@ -118,5 +138,5 @@ METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ROWS}
 
 def primary_metric(kind: Kind) -> Metric:
     """Return the one timing that a kind of reading is compared by."""
-    gated = [metric for metric in _ROWS if metric.is_timing and kind in metric.gated_kinds]
+    gated = [m for m in _ROWS if m.is_timing and not m.is_relative and kind in m.gated_kinds]
     return gated[-1]  # a comparison's speed-up before its step time

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from perfsuite.batches import LoaderFacts
 from perfsuite.devices.starving import LoaderCosts, Starving
-from perfsuite.measure import Feed, Progress, quiet_garbage, read
+from perfsuite.feed import Feed
+from perfsuite.insight import Clue, with_data_wait
+from perfsuite.loader_watch import WORTH_A_LOOK, sample_clues, usable_cores
+from perfsuite.measure import Progress, quiet_garbage, read
 from perfsuite.metrics import Kind
 from perfsuite.records import Reading
 from perfsuite.warmup import Warmup
@@ -41,7 +44,7 @@ def model_loop(
     batch_seconds: float | None,
 ) -> Reading:
     """Count and predict a loop; batches are ready as their cost and the loader's settings tell."""
-    feed = Feed(loader, device, samples)
+    feed = Feed(loader, device.now, samples)
 
     def run() -> None:
         with device.unwatched():
@@ -56,9 +59,13 @@ def model_loop(
     # Epochs are played, not run: what their ends cost shows in few counted steps.
     samples_seen = feed.samples * len(timing.step_seconds) // max(feed.batches, 1)
     reading = _reading(timing, warmup, device, "loop", samples_seen)
+    with device.unwatched():
+        clues = _loader_clues(loader, costs, timing, reading)
     return replace(
         reading,
         data_wait=timing.data_wait,
+        shares=with_data_wait(reading.shares, timing.data_wait),
+        clues={**reading.clues, **clues},
         reported={
             **reading.reported,
             "num_workers": float(costs.workers),
@@ -146,7 +153,8 @@ def _reading(
         counts=timing.tally.figures,
         places=timing.tally.places,
         lines=timing.tally.lines,
-        series=timing.series,
+        shares=timing.insight.shares,
+        clues=timing.insight.clues,
     )
 
 
@@ -161,6 +169,28 @@ def _loader_costs(loader: Any, batch_seconds: float | None) -> LoaderCosts:
         length or None,
         _WORKER_START_SECONDS if facts.num_workers else 0.0,
     )
+
+
+def _loader_clues(
+    loader: Any, costs: LoaderCosts, timing: "ModelTiming", reading: Reading
+) -> dict[str, Clue]:
+    """Return what the diagnosis needs to know of the loader; the rerun without waiting is predicted too."""
+    clues: dict[str, Clue] = {
+        "num_workers": float(costs.workers),
+        "prefetch_factor": float(costs.prefetch if costs.workers else 0),
+        "persistent_workers": float(costs.persistent),
+        "cores": float(usable_cores()),
+        "batch_seconds": costs.batch_seconds,
+        "resident_step_seconds": timing.resident_seconds,
+    }
+    if costs.batches_per_epoch and timing.data_wait:
+        mean_step = timing.wall_seconds / len(timing.step_seconds)
+        clues |= {"epoch_steps": float(costs.batches_per_epoch), "epochs": float(_EPOCHS)}
+        clues["epoch_seconds"] = mean_step * costs.batches_per_epoch
+        clues["epoch_wait_share"] = timing.first_wait_seconds / (timing.data_wait * timing.wall_seconds)
+    if (reading.data_wait or timing.data_wait or 0.0) >= WORTH_A_LOOK:
+        clues = {**sample_clues(loader), **clues}  # a stated cost of a batch is what counts
+    return clues
 
 
 def _timed(loader: Any) -> float:

@@ -68,6 +68,49 @@ OPTIONS = (
         "rest before a measurement that does not count is repeated once (default: 10 s)",
         "TIME",
     ),
+    Option(
+        "--perf-sessions",
+        "how many fresh processes --save-baseline measures in; from 5 on, limits come from their spread "
+        "(default: 5)",
+        "N",
+        "5",
+    ),
+    Option(
+        "--perf-confirm",
+        "how many fresh processes measure a suspicious test again before it fails; 0: fail at once "
+        "(default: 5)",
+        "N",
+        "5",
+    ),
+    Option(
+        "--perf-family-error",
+        "chance of one false alarm or more in a whole run, shared out over its tests (default: 1 %%)",
+        "SHARE",
+        "1 %",
+    ),
+    Option(
+        "--against",
+        "compare with a git ref instead of baselines: both versions in turns, in several pairs of processes; "
+        "implies --perf",
+        "REF",
+    ),
+    Option("--against-time", "how long --against measures each test (default: 60 s)", "TIME", "60 s"),
+    Option("--perf-history", "append every reading to this file of JSON lines", "PATH"),
+    Option(
+        "--perf-explain",
+        "say of every test, passed or not, where its step's time went, the likely cause and what to try",
+    ),
+    Option("--perf-html", "write the report page, one file that needs no network", "PATH"),
+    Option(
+        "--perf-export",
+        "write every machine-readable form into a folder: readings, dashboards' files, a summary",
+        "DIR",
+    ),
+    Option(
+        "--perf-patch",
+        "with --save-baseline: write the new baselines as a patch for git apply, and leave the stored ones",
+        "PATH",
+    ),
 )
 
 
@@ -94,7 +137,7 @@ def _dest(option: Option) -> str:
 
 def is_enabled(config: pytest.Config) -> bool:
     """Tell whether performance tests run; cheap enough for every pytest run."""
-    return any(given(config, name) or config.getini(name) for name in ("perf", "save_baseline"))
+    return any(given(config, name) or config.getini(name) for name in ("perf", "save_baseline", "against"))
 
 
 def given(config: pytest.Config, name: str) -> Any:

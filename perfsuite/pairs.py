@@ -44,6 +44,7 @@ def measure_pair(
             _alone(arm, device, plan, warmup, samples_per_step=samples_per_step, name=name)
             for arm, warmup in zip((without, with_), warmups, strict=True)
         ]
+        seen = device.inspect(with_, median(times[1]))
     ratio, low, high = ratio_interval(list(zip(*times, strict=True)))
     slow, fast = (
         _timed_in_pairs(reading, arm, samples_per_step) for reading, arm in zip(alone, times, strict=True)
@@ -54,6 +55,8 @@ def measure_pair(
         speedup_low=low,
         speedup_high=high,
         difference=differs,
+        shares=seen.shares,
+        clues=seen.clues,
         invalid=(*watched.invalid, *fast.invalid),
         conditions=watched.conditions,
         without=replace(slow, name=f"{name} without".strip()),

@@ -64,13 +64,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for marker in _MARKERS:
         config.addinivalue_line("markers", marker)
     if options.is_enabled(config) and not config.option.help:
-        from perfsuite.ending import Ending
-        from perfsuite.running import PerfRun
+        from perfsuite.roles import cast_roles
 
-        run = PerfRun.from_config(config)
-        config.stash[RUN] = run
-        config.pluginmanager.register(run, "perfsuite-run")
-        config.pluginmanager.register(Ending(run.ledger), "perfsuite-ending")
+        config.stash[RUN] = cast_roles(config)
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m: what is not selected needs no device

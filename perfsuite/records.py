@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from perfsuite.metrics import Kind, Metric
+from perfsuite.noise import Spread
 
 
 @dataclass(frozen=True)
@@ -32,21 +34,27 @@ class Reading:
     speedup_high: float | None = None
     difference: float | None = None
     counts: Mapping[str, float] = field(default_factory=dict)  # metric → figure
+    relative: Mapping[str, float] = field(default_factory=dict)  # metric → step in rounds of a reference
     modelled: bool = False
     places: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict
     )  # metric → place in the code → count
     lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
     series: tuple[float, ...] = ()  # utilization over time, where it is known
+    memory_series: tuple[float, ...] = ()  # bytes over time, where they are known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()  # why this measurement does not count
     conditions: Mapping[str, float] = field(default_factory=dict)  # clocks, power limit: what must not differ
     without: "Reading | None" = None  # a comparison's other arm
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the step's wall time, adding up to 1
+    clues: Mapping[str, float | str] = field(default_factory=dict)  # what the diagnosis goes by
 
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
         value: float | None = getattr(self, metric.field, None)
+        if metric.is_relative:
+            return self.relative.get(metric.name)
         return self.counts.get(metric.name) if metric.is_count else value
 
     def judged(self, metric: Metric) -> float | None:
@@ -64,6 +72,8 @@ class Limit:
     source: str  # "the perf marker", "the baseline", "perf.compare"
     reference: float | None = None  # the baseline's own value, before the tolerance
     tolerance: float | None = None
+    spread: Spread | None = None  # the baseline's sessions, where there are enough to know their noise
+    visible: float | None = None  # the smallest slowdown that would be found
 
 
 class Outcome(Enum):
@@ -74,6 +84,7 @@ class Outcome(Enum):
     MISSED = "missed"
     UNMEASURED = "not measured"
     NO_BASELINE = "no baseline"
+    UNCONFIRMED = "not confirmed"  # suspicious at first, fine in fresh processes
     INVALID = "invalid"  # neither passed nor failed: the measurement does not count
 
     @property
@@ -91,6 +102,7 @@ class Verdict:
     limit: Limit | None
     measured: float | None = None
     reason: str = ""
+    is_exact: bool = False  # of a modelled reading: another one would say the same
 
 
 class Match(Enum):
@@ -130,6 +142,9 @@ class Expectation:
         default_factory=dict
     )  # reading → metric → place
     settings: Settings = Settings()
+    sessions: int = 0  # how many the baseline was measured in
+    before: Mapping[str, Any] = field(default_factory=dict)  # reading → all that was stored of it
+    environment: Mapping[str, Any] = field(default_factory=dict)  # where that was
 
 
 @dataclass(frozen=True)

@@ -8,35 +8,47 @@ from perfsuite.environment import Environment
 from perfsuite.metrics import METRICS, Metric
 from perfsuite.records import Reading, Result
 from perfsuite.schema import MAX_ROUNDS, SCHEMA
+from perfsuite.statistics import geometric_mean, median
 from perfsuite.units import Unit
 
+Sessions = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]  # test → reading → figures of each
 
-def remember(results: Iterable[Result], environments: dict[str, Environment]) -> dict[str, dict[str, Any]]:
+
+def remember(
+    results: Iterable[Result], environments: dict[str, Environment], more: Sessions | None = None
+) -> dict[str, dict[str, Any]]:
     """Return test → document for a run in which nothing failed, and nothing at all for any other.
 
-    What does not count is left out, whatever else was done about it.
+    What does not count is left out, whatever else was done about it. `more` are the further sessions.
     """
     results = list(results)
     if any(result.is_failed for result in results):
         return {}
     return {
-        result.test: _document(result, environments[result.readings[0].device])
+        result.test: _document(
+            result, environments[result.readings[0].device], (more or {}).get(result.test, {})
+        )
         for result in results
         if result.readings and not result.invalid
     }
 
 
-def _document(result: Result, environment: Environment) -> dict[str, Any]:
+def _document(
+    result: Result, environment: Environment, more: Mapping[str, Sequence[Mapping[str, float]]]
+) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "test": result.test,
         "environment": environment.to_stored(),
-        "readings": {reading.name: stored_reading(reading) for reading in result.readings},
+        "readings": {
+            reading.name: stored_reading(reading, more.get(reading.name, ())) for reading in result.readings
+        },
     }
 
 
-def stored_reading(reading: Reading) -> dict[str, Any]:
-    """Return a reading as stored: metrics with unit and direction, and the raw rounds."""
+def stored_reading(reading: Reading, more: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
+    """Return a reading as stored: metrics with unit and direction, every session, and the raw rounds."""
+    sessions = sessions_of(reading, more)
     return {
         "kind": reading.kind,
         "steps": reading.steps,
@@ -44,7 +56,7 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
         "samples": reading.samples,
         "metrics": {
             metric.name: {
-                "value": value if _is_exact(metric, reading) else _rounded(value),
+                "value": value if _is_exact(metric, reading) else _rounded(_typical(metric, value, sessions)),
                 "unit": metric.unit.value,
                 "higher_is_better": metric.higher_is_better,
             }
@@ -52,7 +64,9 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
             if (value := reading.value(metric)) is not None
         },
         **({"conditions": _all_rounded(reading.conditions)} if reading.conditions else {}),
+        **({"sessions": sessions} if more else {}),
         "reported": _all_rounded(reading.reported),
+        **({"shares": _all_rounded(reading.shares)} if reading.shares else {}),
         "rounds": [_rounded(value) for value in rounds(reading.rounds)],
         **(
             {"places": {name: dict(counts) for name, counts in reading.places.items()}}
@@ -60,6 +74,21 @@ def stored_reading(reading: Reading) -> dict[str, Any]:
             else {}
         ),
     }
+
+
+def sessions_of(reading: Reading, more: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the figures of every session by metric, this process's own first; counts need no second one."""
+    found = {}
+    for metric in METRICS.values():
+        values = [reading.value(metric), *(one.get(metric.name) for one in more)]
+        if not metric.is_count and None not in values:
+            found[metric.name] = [_rounded(value) for value in values if value is not None]
+    return found
+
+
+def _typical(metric: Metric, value: float, sessions: Mapping[str, Sequence[float]]) -> float:
+    values = sessions.get(metric.name, [value])
+    return geometric_mean(values) if metric.is_timing and min(values) > 0 else median(values)
 
 
 def _is_exact(metric: Metric, reading: Reading) -> bool:

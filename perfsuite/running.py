@@ -5,30 +5,42 @@ from collections.abc import Iterator
 import pytest
 
 from perfsuite import baselines, benchmarks, selection
-from perfsuite.collect import expect, parse_markers
+from perfsuite.collect import SecondStage, expect, parse_markers
 from perfsuite.devices import Device, open_device
 from perfsuite.ending import Ledger
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
-from perfsuite.judge import judge, judge_unmeasured
+from perfsuite.judging import judge_test
 from perfsuite.measure import Plan
-from perfsuite.meter import Perf
+from perfsuite.meter import Conduct, Perf
+from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.progress import ProgressLine, open_terminal
-from perfsuite.records import Expectation, Match, Outcome, Result, Verdict
+from perfsuite.records import Expectation, Result, Verdict
 from perfsuite.report import messages, terminal
 from perfsuite.settings import Options, read_options
-from perfsuite.validity import faults, invalid_verdict
+from perfsuite.validity import faults
 
 METER = pytest.StashKey[Perf]()
 EXPECTATION = pytest.StashKey[Expectation]()
 _MAX_SECONDS = 10.0
+_BRIEF_SECONDS = 0.5
 
 
 class PerfRun:
     """One measuring session: its options, devices, and results so far."""
 
-    def __init__(self, config: pytest.Config, options: Options, device: Device) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        options: Options,
+        device: Device,
+        *,
+        is_judging: bool = True,
+        conduct: Conduct | None = None,
+    ) -> None:
         self._config = config
+        self._is_judging = is_judging
+        self._conduct = conduct
         self._options = options
         self.device = device
         self._devices = {options.settings({}).device: device}
@@ -36,7 +48,9 @@ class PerfRun:
         self._terminal = open_terminal(config)  # now: during a test pytest holds the output back
 
     @classmethod
-    def from_config(cls, config: pytest.Config) -> "PerfRun":
+    def from_config(
+        cls, config: pytest.Config, *, is_judging: bool = True, conduct: Conduct | None = None
+    ) -> "PerfRun":
         """Refuse what cannot be measured honestly before anything is collected."""
         if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
             raise pytest.UsageError(
@@ -46,11 +60,11 @@ class PerfRun:
         options = read_options(config)
         try:
             device = _open(config, options.settings({}).device)
-            if options.save_baseline:
+            if options.save_baseline and options.patch_path is None:
                 baselines.check_writable(options.baseline_dir)
         except PerfsuiteError as error:
             raise pytest.UsageError(f"perfsuite: {error}") from None
-        return cls(config, options, device)
+        return cls(config, options, device, is_judging=is_judging, conduct=conduct)
 
     def environment(self, device: Device) -> Environment:
         """Describe a device's environment, once."""
@@ -95,9 +109,15 @@ class PerfRun:
                 match=stored.match,
                 match_reason=stored.reason,
                 device_tolerances=device.tolerances,
+                sessions=stored.sessions,
+                second=SecondStage(self._options.confirm, self._options.family_error),
+                before=stored.readings,
+                environment=stored.environment.to_stored() if stored.environment else {},
             )
             min_seconds = device.min_seconds if settings.min_time is None else settings.min_time
             max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
+            if self._conduct:  # the blocks are the measurement; this is for memory and counts
+                min_seconds = max_seconds = _BRIEF_SECONDS
             plan = Plan(min_seconds, max_seconds, progress=self._progress())
             device.begin_test()
             kept = item.stash[EXPECTATION].conditions
@@ -106,8 +126,18 @@ class PerfRun:
                 plan,
                 faults=lambda reading: faults(reading, kept.get(reading.name, {})),
                 cooldown_seconds=settings.cooldown,
+                is_beside=self._is_beside(item.stash[EXPECTATION]),
+                conduct=self._conduct,
             )
         return item.stash[METER]
+
+    def _is_beside(self, expectation: Expectation) -> bool:
+        """Tell whether references are needed: for a baseline's sessions, or by a limit made of them."""
+        if self._conduct:
+            return False
+        limits = [*expectation.limits, *(one for stored in expectation.by_reading.values() for one in stored)]
+        is_saving = self._options.save_baseline and self._options.sessions >= LEAST_SESSIONS
+        return is_saving or not self._is_judging or any(limit.metric.is_relative for limit in limits)
 
     def device_of(self, item: pytest.Item) -> Device:
         """Return the device a test is to run on: its marker's, or the session's where that cannot be had."""
@@ -159,6 +189,8 @@ class PerfRun:
         if watched.reading is not None:
             meter.kept.append((watched.reading, ()))
         result = self._finish(item)
+        if self.ledger.is_suspect(result):
+            return  # measured again in fresh processes before it may fail
         if result.is_failed:
             pytest.fail(messages.failure_text(result), pytrace=False)
         if result.invalid:
@@ -170,38 +202,20 @@ class PerfRun:
             item.nodeid,
             expectation,
             meter.readings if meter else (),
-            () if error or meter is None else self._verdicts(meter, expectation),
+            () if error or meter is None or not self._is_judging else self._verdicts(meter, expectation),
             error,
         )
         self._progress().clear()
         if result.readings or result.is_failed:
             self.ledger.results[item.nodeid] = result
+            self.ledger.lines[item.nodeid] = (item.location[1] or 0) + 1
             self.ledger.params[item.nodeid] = dict(getattr(getattr(item, "callspec", None), "params", {}))
             item.user_properties.extend(messages.properties(result))
         return result
 
     def _verdicts(self, meter: Perf, expectation: Expectation) -> tuple[Verdict, ...]:
-        if not meter.kept:
-            why = "the test measured nothing: call perf(step), perf.loop or perf.compare in it"
-            return (Verdict("", Outcome.UNMEASURED, None, reason=why),)
-        verdicts: list[Verdict] = []
-        for reading, asked in meter.kept:
-            if reasons := faults(reading, expectation.conditions.get(reading.name, {})):
-                verdicts.append(invalid_verdict(reading, reasons))
-                continue
-            stored = expectation.by_reading.get(reading.name, ())
-            verdicts += judge(reading, (*expectation.limits, *asked, *stored))
-        verdicts += judge_unmeasured(meter.readings, expectation.limits)
-        if self._lacks_baseline(expectation):
-            why = "no baseline for this machine, and --perf-strict asks for one"
-            near = f" (the nearest differs: {expectation.match_reason})" if expectation.match_reason else ""
-            why = f"{why}{near}; store one with: {self.ledger.save_command()}"
-            verdicts.append(Verdict("", Outcome.NO_BASELINE, None, reason=why))
-        return tuple(verdicts)
-
-    def _lacks_baseline(self, expectation: Expectation) -> bool:
-        is_asked = expectation.settings.strict and not self._options.save_baseline
-        return is_asked and expectation.match is not Match.EXACT
+        is_strict = expectation.settings.strict and not self._options.save_baseline
+        return judge_test(meter.kept, expectation, self.ledger.save_command() if is_strict else None)
 
 
 def _answer_invalid(result: Result) -> None:

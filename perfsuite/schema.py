@@ -6,9 +6,11 @@ from typing import Any
 
 from perfsuite.metrics import METRICS
 
-SCHEMA = "perfsuite-baseline/1"
+SCHEMA = "perfsuite-baseline/2"
+_READABLE = ("perfsuite-baseline/1", SCHEMA)  # 1 knew a single session and nothing of its noise
 MAX_BYTES = 1_000_000
 MAX_ROUNDS = 200
+MAX_SESSIONS = 100
 _MAX_READINGS = 100
 
 
@@ -19,8 +21,10 @@ class InvalidDocument(ValueError):
 def check(document: object) -> None:
     """Raise InvalidDocument with the first thing that is wrong."""
     whole = _mapping(document, "the document")
-    if whole.get("schema") != SCHEMA:
-        raise InvalidDocument(f"its schema is {whole.get('schema')!r}, this perfsuite reads {SCHEMA!r}")
+    if whole.get("schema") not in _READABLE:
+        raise InvalidDocument(
+            f"its schema is {whole.get('schema')!r}, this perfsuite reads {' and '.join(_READABLE)}"
+        )
     _need(whole, {"schema", "test", "environment", "readings"}, "the document")
     if not isinstance(whole["test"], str):
         raise InvalidDocument("test is not a text")
@@ -52,6 +56,7 @@ def _reading(reading: Mapping[str, Any], where: str) -> None:
     for name, value in _mapping(reading.get("conditions", {}), f"conditions of {where}").items():
         _number(value, f"condition {name} of {where}")
     _places(reading.get("places", {}), f"places of {where}")
+    _sessions(reading.get("sessions", {}), f"sessions of {where}")
     rounds = reading["rounds"]
     if not isinstance(rounds, list) or len(rounds) > MAX_ROUNDS:
         raise InvalidDocument(f"rounds of {where} is not a list of at most {MAX_ROUNDS} numbers")
@@ -79,6 +84,24 @@ def _places(value: object, where: str) -> None:
             raise InvalidDocument(f"{where}: {name!r} is not a metric; known: {', '.join(METRICS)}")
         for place, count in _mapping(counts, f"{name} in {where}").items():
             _number(count, f"{name} at {place!r} in {where}")
+
+
+def _sessions(value: object, where: str) -> None:
+    lengths = set()
+    for name, values in _mapping(value, where).items():
+        if name not in METRICS:
+            raise InvalidDocument(f"{where}: {name!r} is not a metric; known: {', '.join(METRICS)}")
+        if not isinstance(values, list) or not 1 <= len(values) <= MAX_SESSIONS:
+            raise InvalidDocument(f"{name} in {where} is not a list of 1 to {MAX_SESSIONS} numbers")
+        for one in values:
+            _number(one, f"{name} in {where}")
+        if METRICS[name].is_timing and min(values) <= 0:
+            raise InvalidDocument(
+                f"{name} in {where} has a session of {min(values)!r}: no time is that short"
+            )
+        lengths.add(len(values))
+    if len(lengths) > 1:
+        raise InvalidDocument(f"{where} has {' and '.join(map(str, sorted(lengths)))} sessions at once")
 
 
 def _number(value: object, where: str) -> None:

@@ -46,6 +46,19 @@ class Series:
         is_long = bool(self.pieces) and self.seconds >= (MIN_PERIODS - _ROUNDING) * self.sample_seconds
         return 0 if self.absent or is_long else math.ceil(MIN_PERIODS * self.sample_seconds) or 10
 
+    def points(self, most: int = 400) -> tuple[float, ...]:
+        """Return the share at evenly spaced moments, for a chart."""
+        if not self.pieces or self.seconds <= 0:
+            return ()
+        count = min(most, max(int(self.seconds / max(self.sample_seconds, 1e-9)), 1))
+        found, at = [], 0
+        for i in range(count):
+            moment = self.pieces[0].start + self.seconds * (i + 0.5) / count
+            while self.pieces[at].end < moment and at < len(self.pieces) - 1:
+                at += 1
+            found.append(self.pieces[at].share)
+        return tuple(found)
+
     @property
     def why(self) -> str:
         """Say why the figures are absent, "" where they are not."""

@@ -11,6 +11,7 @@ from perfsuite.collect import parse_setting
 from perfsuite.errors import PerfsuiteError
 from perfsuite.options import given
 from perfsuite.records import Settings
+from perfsuite.units import Unit, parse
 
 # setting → ini name of the option that carries it
 SETTINGS: Mapping[str, str] = {
@@ -33,6 +34,16 @@ class Options:
     save_baseline: bool
     baseline_dir: Path
     json_path: Path | None
+    sessions: int = 1
+    confirm: int = 0
+    family_error: float = 0.01
+    against: str = ""
+    against_seconds: float = 60.0
+    history_path: Path | None = None
+    explain: bool = False
+    html_path: Path | None = None
+    export_dir: Path | None = None
+    patch_path: Path | None = None
     command_line: Mapping[str, object] = field(default_factory=dict)
     ini: Mapping[str, object] = field(default_factory=dict)
 
@@ -48,6 +59,10 @@ def read_options(config: pytest.Config) -> Options:
         said_here = given(config, name)
         return config.getini(name) if said_here is None else said_here
 
+    def path(name: str) -> Path | None:
+        said_path = value(name)
+        return config.invocation_params.dir / said_path if said_path else None
+
     said: dict[str, dict[str, object]] = {"command line": {}, "ini": {}}
     for setting, name in SETTINGS.items():
         for place, raw in (("command line", given(config, name)), ("ini", config.getini(name))):
@@ -58,14 +73,54 @@ def read_options(config: pytest.Config) -> Options:
             except PerfsuiteError as error:
                 where = f"--{name.replace('_', '-')}" if place == "command line" else f"ini option {name}"
                 raise pytest.UsageError(f"perfsuite: {where}: {error}") from None
-    json_path = value("perf_json")
+    if value("perf_patch") and not value("save_baseline"):
+        raise pytest.UsageError("perfsuite: --perf-patch: there is nothing to write without --save-baseline")
     # A path typed in a shell is meant from there; one in an ini file from the project's root.
     here = config.invocation_params.dir if given(config, "baseline_dir") else config.rootpath
     return Options(
         perf=True,
         save_baseline=bool(value("save_baseline")),
         baseline_dir=here / value("baseline_dir"),
-        json_path=config.invocation_params.dir / json_path if json_path else None,
+        json_path=path("perf_json"),
+        sessions=_count("perf_sessions", value("perf_sessions"), least=1),
+        confirm=_count("perf_confirm", value("perf_confirm"), least=0),
+        family_error=_share("perf_family_error", value("perf_family_error")),
+        against=value("against") or "",
+        against_seconds=_figure("against_time", value("against_time"), Unit.SECONDS),
+        history_path=path("perf_history"),
+        explain=bool(value("perf_explain")),
+        html_path=path("perf_html"),
+        export_dir=path("perf_export"),
+        patch_path=path("perf_patch"),
         command_line=said["command line"],
         ini=said["ini"],
     )
+
+
+def _count(name: str, raw: object, least: int) -> int:
+    text = str(raw).strip()
+    if not text.isdecimal() or int(text) < least:
+        raise pytest.UsageError(
+            f"perfsuite: {_flag(name)}: {raw!r} is no whole number of at least {least}; say {_flag(name)}=5"
+        )
+    return int(text)
+
+
+def _share(name: str, raw: object) -> float:
+    share = _figure(name, raw, Unit.FRACTION)
+    if not 0 < share < 0.5:
+        raise pytest.UsageError(
+            f'perfsuite: {_flag(name)}: {raw!r} is not between 0 and 50 %; say {_flag(name)}="1 %"'
+        )
+    return share
+
+
+def _figure(name: str, raw: object, unit: Unit) -> float:
+    try:
+        return parse(raw, unit)
+    except ValueError as error:
+        raise pytest.UsageError(f"perfsuite: {_flag(name)}: {error}") from None
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

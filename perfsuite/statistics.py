@@ -1,7 +1,7 @@
 """Numbers in, numbers out: medians, the error of a mean, the interval of a paired ratio."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 _T_975 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}  # by number of batches
 
@@ -25,6 +25,11 @@ def quantile(values: Sequence[float], share: float) -> float:
 def mean(values: Sequence[float]) -> float:
     """Return the arithmetic mean."""
     return math.fsum(values) / len(values)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the mean by which ratios are averaged."""
+    return math.exp(mean([math.log(value) for value in values]))
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -66,3 +71,14 @@ def ratio_interval(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, 
         math.exp(ratios[rank]),
         math.exp(ratios[count - 1 - rank]),
     )
+
+
+def holm(probabilities: Mapping[str, float]) -> dict[str, float]:
+    """Return each probability adjusted for being one of many, by Holm's step-down method."""
+    ordered = sorted(probabilities, key=lambda name: probabilities[name])
+    adjusted: dict[str, float] = {}
+    worst = 0.0
+    for rank, name in enumerate(ordered):
+        worst = max(worst, min(1.0, (len(ordered) - rank) * probabilities[name]))
+        adjusted[name] = worst
+    return adjusted

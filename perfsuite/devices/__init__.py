@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from perfsuite.errors import DeviceMissing
+from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
 
 KNOWN = ("auto", "cpu", "cuda", "cuda:N", "model:CARD")
@@ -39,6 +40,8 @@ class Timing:
     idle_stretch_seconds: float | None = None
     invalid: tuple[str, ...] = ()  # why the window does not count
     conditions: Mapping[str, float] = field(default_factory=dict)  # what must not differ from the baseline's
+    series: tuple[float, ...] = ()  # utilization over time, evenly spaced
+    memory_series: tuple[float, ...] = ()  # bytes over time
 
 
 class Window(Protocol):
@@ -87,8 +90,16 @@ class Device(Protocol):
     def start(self) -> Window:
         """Open a window; the clock runs from here."""
 
-    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:
-        """Look at a few more steps after the window, never in it; what cannot be seen is missing."""
+    def inspect(
+        self,
+        step: Callable[[], object],
+        step_seconds: float,
+        resident: Callable[[], object] | None = None,
+    ) -> Insight:
+        """Look at a few more steps after the window, never in it; what cannot be seen is missing.
+
+        `resident` is a loop's step on a batch that is there already.
+        """
 
     def cool_down(self, seconds: float) -> None:
         """Let the device rest before a measurement that did not count is repeated."""
@@ -99,11 +110,11 @@ def open_device(name: str, root: Path | None = None) -> Device:
     if name == "cpu":
         from perfsuite.devices.cpu import CpuDevice
 
-        return CpuDevice()
+        return CpuDevice(root)
     if name == "auto":
         from perfsuite.devices.cuda import available_count
 
-        return open_device("cuda" if available_count() else "cpu")
+        return open_device("cuda" if available_count() else "cpu", root)
     kind, _, index = name.partition(":")
     if kind == "cuda" and (not index or index.isdecimal()) and name != "cuda:":
         from perfsuite.devices.cuda import open_cuda

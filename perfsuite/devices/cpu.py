@@ -3,20 +3,26 @@
 import contextlib
 import ctypes
 import gc
+import itertools
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from perfsuite.devices import DeviceFacts, Timing
 from perfsuite.devices.cpu_name import cpu_name
+from perfsuite.devices.reference import Workload, references
 from perfsuite.devices.torch_access import compile_state, load_torch
+from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _SCHEDSTAT = Path("/proc/self/schedstat")
+_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _DISTURBED_SHARE = 0.05
+_LOOK_SECONDS = 0.05  # a look takes some 50 µs
 _RESET_PEAK = "5"  # proc(5): reset the resident high-water mark to the present size
 
 
@@ -26,11 +32,13 @@ class CpuDevice:
     name = "cpu"
     is_accelerator = False
     modelled = False
+    never_repeats = True  # nanoseconds: many steps that took exactly the same time were not timed
     min_seconds = 1.0
     # Resident size moves by whole arenas; only growth beyond them says something.
     tolerances: Mapping[str, Tolerance] = {"peak_memory": Tolerance(0.10, 16 * 2**20)}
 
-    def __init__(self) -> None:
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = root or Path.cwd()
         self._resident_before = resident_bytes("VmRSS")
 
     def facts(self) -> DeviceFacts:
@@ -59,9 +67,23 @@ class CpuDevice:
         _trim_heap()
         self._resident_before = resident_bytes("VmRSS")
 
-    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:  # noqa: ARG002
-        """Return nothing: there are no kernels to look at."""
-        return {}
+    def inspect(
+        self,
+        step: Callable[[], object],
+        step_seconds: float,
+        resident: Callable[[], object] | None = None,
+    ) -> Insight:
+        """Return where a step's time goes, operator by operator."""
+        if load_torch() is None:
+            return Insight()
+        from perfsuite.devices.op_watch import look_into
+
+        seen = look_into(resident or step, step_seconds, self._root)
+        return replace(seen, clues={**seen.clues, **_memory_clues()})
+
+    def references(self) -> Mapping[str, Workload]:
+        """Return what a step is measured beside, so that a slow hour of the machine can be told."""
+        return references()
 
     def cool_down(self, seconds: float) -> None:
         """Wait."""
@@ -78,13 +100,19 @@ class CpuWindow:
     def __init__(self, resident_before: int | None) -> None:
         self._resident_before = resident_before
         self._peak_was_reset = reset_resident_peak()
+        self._series: list[tuple[float, float, int]] = []  # wall, CPU seconds, resident bytes
+        self._next_look = 0.0
         self._marks = [time.perf_counter()]  # the clock runs from here
         self._cpu_start = time.process_time()
         self._queued_start = queued_seconds()
 
     def mark(self) -> None:
-        """Note the end of a step."""
-        self._marks.append(time.perf_counter())
+        """Note the end of a step; now and then, what it costs a step nothing to know."""
+        now = time.perf_counter()
+        self._marks.append(now)
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            self._series.append((now, time.process_time(), resident_bytes("VmRSS") or 0))
 
     def known(self) -> Sequence[float]:
         """Return all steps: on the CPU nothing is outstanding."""
@@ -106,13 +134,38 @@ class CpuWindow:
         # Clock ticks are coarser than short windows; a share above the whole is rounding.
         share = min(busy / (wall * thread_count()), 1.0) if wall > 0 else None
         reported = {} if queued is None else {"queued_seconds": queued}
-        return Timing(self._steps(), wall, share, growth, reported, tuple(notes))
+        return Timing(
+            self._steps(),
+            wall,
+            share,
+            growth,
+            reported,
+            tuple(notes),
+            series=tuple(
+                min((cpu - before) / ((now - earlier) * thread_count()), 1.0)
+                for (earlier, before, _), (now, cpu, _) in itertools.pairwise(self._series)
+            ),
+            memory_series=tuple(float(resident) for _, _, resident in self._series if resident),
+        )
 
     def close(self) -> None:
         """Nothing runs beside the steps."""
 
     def _steps(self) -> tuple[float, ...]:
         return tuple(after - before for before, after in zip(self._marks, self._marks[1:], strict=False))
+
+
+def _memory_clues() -> dict[str, float]:
+    """Return what this process holds and how much it could hold at most."""
+    import psutil
+
+    held = resident_bytes("VmRSS")
+    if held is None:
+        return {}
+    could = held + psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
+        could = min(could, int(_GROUP_LIMIT.read_text()))
+    return {"resident_bytes": float(held), "memory_capacity_bytes": float(could)}
 
 
 def thread_count() -> int:

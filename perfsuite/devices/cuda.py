@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from perfsuite.devices import DeviceFacts, Timing
@@ -13,6 +14,7 @@ from perfsuite.devices.nvml import Nvml, open_nvml
 from perfsuite.devices.sampler import Sampler
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
+from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
 
 # Events of one stream that do not add up to the wall time: work runs on other streams.
@@ -137,9 +139,16 @@ class CudaDevice:
         other_card = contradiction(self._uuid(), self._index, os.environ)
         return CudaWindow(self._torch, self._index, sampler, (other_card,) if other_card else ())
 
-    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:
-        """Return the kernel-busy share, launches and synchronisations per step."""
-        return inspect(self._torch, self._index, step, step_seconds)
+    def inspect(
+        self,
+        step: Callable[[], object],
+        step_seconds: float,
+        resident: Callable[[], object] | None = None,  # noqa: ARG002  gaps behind the loader are wanted here
+    ) -> Insight:
+        """Return the kernel-busy share, launches and synchronisations per step, and where its time goes."""
+        seen = inspect(self._torch, self._index, step, step_seconds)
+        capacity = self._torch.cuda.get_device_properties(self._index).total_memory
+        return replace(seen, clues={**seen.clues, "memory_capacity_bytes": float(capacity)})
 
     def cool_down(self, seconds: float) -> None:
         """Leave the card alone for a while."""
@@ -205,6 +214,8 @@ class CudaWindow:
             idle_stretch_seconds=series.idle_stretch_s,
             invalid=(*seen.invalid, *unsteady(grown)),
             conditions=seen.conditions,
+            series=series.points(),
+            memory_series=seen.memory,
         )
 
     def close(self) -> None:

@@ -2,32 +2,39 @@
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+
+from perfsuite.devices.trace import RANGE, Interval, kernels_of, split
+from perfsuite.insight import Clue, Insight
 
 _STEPS = 3
 _SLOW_STEP_SECONDS = 2.0  # longer steps are looked at once
-_RANGE = "perfsuite inspection"
 _SYNC_WARNING = "called a synchronizing CUDA operation"
 
 
-class Interval(NamedTuple):
-    """One thing the profiler saw, in microseconds."""
-
-    name: str
-    start: float
-    end: float
-    is_on_device: bool
-
-
-def inspect(torch: Any, index: int, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:
-    """Return kernel_busy, launches and synchronisations per step, as far as they can be seen."""
+def inspect(torch: Any, index: int, step: Callable[[], object], step_seconds: float) -> Insight:
+    """Return kernel_busy, launches and synchronisations per step, and where the time goes."""
     steps = _STEPS if step_seconds < _SLOW_STEP_SECONDS else 1
-    return {**syncs(torch, index, step), **kernel_figures(_profile(torch, index, step, steps), steps)}
+    waits = syncs(torch, index, step)
+    intervals = _profile(torch, index, step, steps)
+    seen = split(intervals, steps)
+    figures = {"syncs_per_step": float(len(waits)), **kernel_figures(intervals, steps)}
+    by_line = Counter(waits).most_common(1)
+    clues: dict[str, Clue] = {"syncs": float(len(waits)), "sync_place": by_line[0][0]} if by_line else {}
+    return Insight(figures, seen.shares, {**seen.clues, **clues, **_lines(step)})
 
 
-def syncs(torch: Any, index: int, step: Callable[[], object]) -> Mapping[str, float]:
-    """Count what makes the host wait in one step; torch says itself that it does not find everything."""
+def _lines(step: Callable[[], object]) -> dict[str, Clue]:
+    from perfsuite.devices.op_watch import lines_of
+
+    return lines_of(step, Path.cwd())
+
+
+def syncs(torch: Any, index: int, step: Callable[[], object]) -> list[str]:
+    """Return the lines that make the host wait in one step; torch says itself that it does not find all."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize(index)
     with warnings.catch_warnings(record=True) as caught:
@@ -38,7 +45,7 @@ def syncs(torch: Any, index: int, step: Callable[[], object]) -> Mapping[str, fl
         finally:
             torch.cuda.set_sync_debug_mode(before)
     torch.cuda.synchronize(index)
-    return {"syncs_per_step": float(sum(_SYNC_WARNING in str(one.message) for one in caught))}
+    return [f"{one.filename}:{one.lineno}" for one in caught if _SYNC_WARNING in str(one.message)]
 
 
 def _profile(torch: Any, index: int, step: Callable[[], object], steps: int) -> list[Interval]:
@@ -51,13 +58,19 @@ def _profile(torch: Any, index: int, step: Callable[[], object], steps: int) -> 
             step()
             torch.cuda.synchronize(index)
             seen.step()
-            with profiler.record_function(_RANGE):
+            with profiler.record_function(RANGE):
                 for _ in range(steps):
                     step()
                 torch.cuda.synchronize(index)  # the CPU waits here: the range must hold all of the kernels
     cpu = torch.autograd.DeviceType.CPU
     return [
-        Interval(event.name, event.time_range.start, event.time_range.end, event.device_type != cpu)
+        Interval(
+            event.name,
+            event.time_range.start,
+            event.time_range.end,
+            event.device_type != cpu,
+            getattr(event, "id", 0),  # the correlation id: a launch and its kernel share it
+        )
         for event in seen.events()
         # A range around the steps is shown on the device too, and is no kernel.
         if event.device_type == cpu or not getattr(event, "is_user_annotation", False)
@@ -67,8 +80,8 @@ def _profile(torch: Any, index: int, step: Callable[[], object], steps: int) -> 
 def kernel_figures(intervals: Iterable[Interval], steps: int) -> Mapping[str, float]:
     """Return the share of time with a kernel running, and launches per step; {} without kernels."""
     intervals = list(intervals)
-    kernels = [one for one in intervals if one.is_on_device and not one.name.startswith(("Mem", _RANGE))]
-    whole = next((one for one in intervals if one.name == _RANGE and not one.is_on_device), None)
+    kernels = kernels_of(intervals)
+    whole = next((one for one in intervals if one.name == RANGE and not one.is_on_device), None)
     if not kernels or whole is None or whole.end <= whole.start:
         return {}
     launches = sum("LaunchKernel" in one.name or "GraphLaunch" in one.name for one in intervals)

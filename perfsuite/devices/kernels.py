@@ -83,5 +83,12 @@ class HostWork:
     place: Place
 
 
+@dataclass(frozen=True)
+class OptimizerMark:
+    """An optimizer's step begins or ends here; it costs nothing."""
+
+    is_begin: bool
+
+
 VIEW = HostWork("view", 0, UNKNOWN)  # launches nothing, yet the host has to make it
-Event = Launch | Sync | Copy | HostWork
+Event = Launch | Sync | Copy | HostWork | OptimizerMark

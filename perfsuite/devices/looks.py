@@ -34,6 +34,7 @@ class Seen:
     conditions: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
+    memory: tuple[float, ...] = ()  # bytes used at each look
 
 
 def summarise(
@@ -64,6 +65,7 @@ def summarise(
         {**_clocks(looks), **({} if cap is None else {"power_cap_share": cap})},
         notes,
         (*invalid, *_slowed(looks), *_company(looks, is_ours)),
+        tuple(float(look.memory.used) for look in looks if look.memory),
     )
 
 

@@ -10,11 +10,14 @@ import torch
 from perfsuite.devices import DeviceFacts
 from perfsuite.devices.as_cuda import as_on_cuda, tensors_in
 from perfsuite.devices.gpus import Card, find_card
+from perfsuite.devices.kernels import OptimizerMark
 from perfsuite.devices.kinds import watch_optimizers
 from perfsuite.devices.model_window import ModelWindow
+from perfsuite.devices.optimizer_marks import around_optimizers
 from perfsuite.devices.placement import Placement
 from perfsuite.devices.places import UNKNOWN
 from perfsuite.devices.watching import Watcher
+from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
 
 MODEL_ERROR = 0.25  # predicted times are compared with a baseline no more finely than this
@@ -77,18 +80,27 @@ class ModelDevice:
         self.end_test()
         self.watcher = Watcher(self._root)
         self._open.enter_context(watch_optimizers(self.watcher.memory))
+        self._open.enter_context(self._marked_optimizers(self.watcher))
         self._open.enter_context(as_on_cuda())
         self._open.enter_context(Placement(self.watcher))
         self._open.enter_context(self.watcher)
+
+    @staticmethod
+    def _marked_optimizers(watcher: Watcher) -> contextlib.AbstractContextManager[None]:
+        def note(is_begin: bool) -> None:
+            if watcher.is_counting:
+                watcher.events.append(OptimizerMark(is_begin))
+
+        return around_optimizers(lambda: note(True), lambda: note(False))
 
     def end_test(self) -> None:
         """Let torch alone again."""
         self._open.close()
         self.watcher = None
 
-    def inspect(self, _step: Any, _step_seconds: float) -> Mapping[str, float]:
+    def inspect(self, _step: Any, _step_seconds: float, _resident: Any = None) -> Insight:
         """Return nothing: every step is counted whole already."""
-        return {}
+        return Insight()
 
     def cool_down(self, _seconds: float) -> None:
         """Return at once: a model does not get warm."""

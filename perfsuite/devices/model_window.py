@@ -12,6 +12,8 @@ from perfsuite.devices.kinds import classify_gradients, find_parameters
 from perfsuite.devices.tally import Tally, tally
 from perfsuite.devices.timeline import Played, Timeline, utilization_series
 from perfsuite.devices.watching import Watcher
+from perfsuite.devices.what_if import resident_seconds, what_if
+from perfsuite.insight import Insight
 
 _ENOUGH_LAUNCHES, _ENOUGH_FLOPS = 20_000, 1e11  # of one window: more steps would tell nothing new
 _HUGE_LAUNCHES, _HUGE_FLOPS = 300_000, 2e12  # of one step: it is run once
@@ -25,8 +27,10 @@ class ModelTiming(Timing):
     """A timing that was predicted, with what was counted."""
 
     tally: Tally = field(default_factory=lambda: Tally({}))
-    series: tuple[float, ...] = ()
     data_wait: float | None = None
+    insight: Insight = field(default_factory=Insight)
+    resident_seconds: float = 0.0  # of a step whose batch is there
+    first_wait_seconds: float = 0.0  # for the first batches of epochs
 
 
 class ModelWindow:
@@ -91,7 +95,15 @@ class ModelWindow:
             tally=tally(self.steps, peak),
             series=tuple(utilization_series(played, played.seconds / _SERIES_POINTS)),
             data_wait=played.wait_seconds / played.seconds if wait is not None and played.seconds else None,
+            insight=self._insight(played),
+            resident_seconds=resident_seconds(self.steps, self._card) if wait is not None else 0.0,
+            first_wait_seconds=getattr(wait, "first_wait_seconds", 0.0),
         )
+
+    def _insight(self, played: Played) -> Insight:
+        seen = what_if(self.steps, self._card, played)
+        held = {"memory_capacity_bytes": self._card.memory_bytes}
+        return Insight(seen.figures, seen.shares, {**seen.clues, **held})
 
     def close(self) -> None:
         """Stop counting."""

@@ -20,6 +20,13 @@ class Place:
     key: str  # path, function and the line's own text
     line: int
 
+    @property
+    def told(self) -> str:
+        """Return file, line, function and the line's text, as a person looks for it."""
+        head, _, text = self.key.partition(": ")
+        path, _, function = head.rpartition(" ")
+        return f"{path}:{self.line} in {function}: {text}" if path and self.line else self.key
+
 
 UNKNOWN = Place("(no line of the project)", 0)
 

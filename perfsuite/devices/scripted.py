@@ -1,8 +1,9 @@
 """A device whose time is written down beforehand, so that tests of the line need no clock."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from perfsuite.devices import DeviceFacts, Timing
+from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
 
 
@@ -24,6 +25,7 @@ class ScriptedDevice:
         torch_threads: int | None = None,
         invalid: Iterable[tuple[str, ...]] = (),
         conditions: Mapping[str, float] | None = None,
+        insight: Insight | None = None,
     ) -> None:
         self.name = name
         self.is_accelerator = is_accelerator
@@ -36,6 +38,7 @@ class ScriptedDevice:
         self._threads = torch_threads
         self._invalid = list(invalid)
         self._conditions = conditions or {}
+        self._insight = insight or Insight()
 
     def spend(self, seconds: float) -> None:
         """Let time pass, as a step or a loader would."""
@@ -67,9 +70,9 @@ class ScriptedDevice:
         """Note that the memory's zero was taken."""
         self.events.append("begin")
 
-    def inspect(self, step: Callable[[], object], step_seconds: float) -> Mapping[str, float]:  # noqa: ARG002
-        """Return nothing: a script has no kernels."""
-        return {}
+    def inspect(self, *_: object) -> Insight:
+        """Return what was written down: a script has no kernels."""
+        return self._insight
 
     def cool_down(self, seconds: float) -> None:
         """Let scripted time pass."""

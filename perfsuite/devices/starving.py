@@ -26,9 +26,18 @@ class Starving:
         self._ready: list[float] = []  # of the batches under way, in order
         self._free: list[float] = []  # when each worker can begin another
         self._is_started = False
+        self.first_wait_seconds = 0.0  # for the first batches of epochs
 
     def __call__(self, asked: float) -> float:
         """Return when the batch asked for now is there."""
+        ends = self._costs.batches_per_epoch
+        is_first = ends is not None and self._given % ends == 0
+        ready = self._ready_at(asked)
+        if is_first:
+            self.first_wait_seconds += ready - asked
+        return ready
+
+    def _ready_at(self, asked: float) -> float:
         costs = self._costs
         if costs.workers == 0:
             self._given += 1

@@ -90,6 +90,8 @@ def _benchmark(
                 "invalid": list(result.invalid),
                 "places": {name: dict(counts) for name, counts in reading.places.items()},
                 "utilization_series": list(reading.series),
+                "shares": dict(reading.shares),
+                "clues": dict(reading.clues),
                 "against_baseline": against_baseline(result, reading),
                 "verdicts": [
                     {"outcome": v.outcome.value, "limit": v.limit.metric.limit_name if v.limit else None}

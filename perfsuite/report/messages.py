@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from perfsuite.diagnose import diagnose
 from perfsuite.metrics import METRICS, Metric
 from perfsuite.records import Limit, Outcome, Reading, Result, Verdict
+from perfsuite.report.explanation import explain
 from perfsuite.report.whereabouts import where
-from perfsuite.units import Unit, show
+from perfsuite.units import show
 
 
 def failure_text(result: Result) -> str:
@@ -17,7 +19,15 @@ def failure_text(result: Result) -> str:
         reading = readings.get(verdict.reading)
         lines.append(_named(verdict_line(verdict, reading), verdict, readings))
         lines.extend(f"  {line}" for line in _context(verdict, reading, result))
+    for reading in result.readings:
+        if any(v.reading == reading.name and v.outcome is Outcome.MISSED for v in failed):
+            told = explain(reading, result.expectation.before.get(reading.name))
+            lines.extend(f"  {_of_several(line, reading, readings)}" for line in told)
     return "\n".join(lines)
+
+
+def _of_several(line: str, reading: Reading, readings: Mapping[str, Reading]) -> str:
+    return f"{reading.name}: {line}" if len(readings) > 1 else line
 
 
 def invalid_text(result: Result) -> str:
@@ -59,8 +69,15 @@ def verdict_line(verdict: Verdict, reading: Reading | None) -> str:
     change = abs(verdict.measured - limit.reference) / limit.reference if limit.reference else 1.0
     return (
         f"{label} {measured} is {100 * change:.1f} % {side} the baseline "
-        f"{show(limit.reference, metric.unit)} (allowed: {asked})"
+        f"{show(limit.reference, metric.unit)} (allowed: {asked}{_noise(limit)})"
     )
+
+
+def _noise(limit: Limit) -> str:
+    """Say how far the baseline's own sessions lie apart, where that is known."""
+    if limit.spread is None:
+        return ""
+    return f"; noise ±{100 * limit.spread.deviation:.1f} %, {limit.spread.count} sessions"
 
 
 def _with_interval(metric: Metric, reading: Reading | None, measured: str) -> str:
@@ -86,12 +103,15 @@ def _off(measured: float, bound: float) -> str:
 
 
 def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Iterable[str]:
-    """Yield where the time went and what to do about it."""
+    """Yield the lines behind a figure and how to accept it."""
     limit = verdict.limit
     if limit is None or reading is None or verdict.outcome is not Outcome.MISSED:
         return
+    if verdict.reason:
+        yield f"measured again: {verdict.reason}"
+    if limit.metric.is_relative:
+        yield "in turns with a reference workload, so that a slower machine does not look like slower code"
     if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
-        yield from _where_time_went(reading, result)
         yield from (note for note in reading.notes if not _explains_absence(note))
     yield from where(limit.metric, reading, _places_before(limit, reading, result))
     if limit.reference is not None:
@@ -110,20 +130,6 @@ def _explains_absence(note: str) -> bool:
     return any(note.startswith(f"{metric.field}: ") for metric in METRICS.values())
 
 
-def _where_time_went(reading: Reading, result: Result) -> Iterable[str]:
-    if reading.data_wait is None:
-        return
-    before = result.expectation.stored.get(reading.name, {}).get("data_wait")
-    beside = "" if before is None else f" (baseline {show(before, Unit.FRACTION)})"
-    yield (
-        f"where the step's time went: data wait {show(reading.data_wait, Unit.FRACTION)}{beside}, "
-        f"step {show(1 - reading.data_wait, Unit.FRACTION)}"
-    )
-    if reading.data_wait >= 0.2:
-        workers = int(reading.reported.get("num_workers", 0))
-        yield f"likely cause: the loader. Try more num_workers (now {workers}) or cheaper samples"
-
-
 def properties(result: Result) -> Iterable[tuple[str, object]]:
     """Yield what junitxml keeps of a test."""
     many = len(result.readings) > 1
@@ -132,6 +138,9 @@ def properties(result: Result) -> Iterable[tuple[str, object]]:
         for metric in METRICS.values():
             if (value := reading.value(metric)) is not None:
                 yield f"{prefix}{metric.name}", value
+        yield from ((f"{prefix}share.{name}", share) for name, share in reading.shares.items())
+        if (likely := diagnose(reading).likely) is not None:
+            yield f"{prefix}cause", likely.name
         yield f"{prefix}device", reading.device
         if reading.modelled:
             yield f"{prefix}modelled", True

@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perfsuite.metrics import METRICS, Metric, primary_metric
+from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.records import Match, Outcome, Reading, Result
+from perfsuite.report.explanation import explanations
 from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
@@ -33,14 +35,17 @@ def table(results: Sequence[Result], width: int, *, saved: bool = False) -> list
     if not rows:
         return []
     columns = _columns([reading for _, reading in rows])
-    titles = ["test", *(column.title for column in columns), "against baseline", "verdict"]
+    is_known = any(_can_see(result, reading) for result, reading in rows)
+    seen = ["can see"] if is_known else []
+    titles = ["test", *(column.title for column in columns), "against baseline", *seen, "verdict"]
     heads = [_stacked(title) for title in titles]
     cells = [
         [
             _test_name(result, reading),
             *(column.cell(reading) for column in columns),
             against_baseline(result, reading),
-            _verdict_word(result, reading, saved),
+            *([_can_see(result, reading) or "–"] if is_known else []),
+            verdict_word(result, reading, saved),
         ]
         for result, reading in rows
     ]
@@ -108,7 +113,9 @@ def _shortened(text: str, width: int) -> str:
 def against_baseline(result: Result, reading: Reading) -> str:
     """Return how far the speed moved from the baseline's: − is slower, whatever the metric."""
     stored = result.expectation.stored.get(reading.name, {})
-    metric = primary_metric(reading.kind)
+    limits = result.expectation.by_reading.get(reading.name, ())
+    # What a step is judged by is what is shown: in rounds of a reference where that is steadier.
+    metric = next((one.metric for one in limits if one.metric.is_relative), primary_metric(reading.kind))
     before, now = stored.get(metric.name), reading.value(metric)
     if not before or not now:
         return "none"
@@ -117,7 +124,15 @@ def against_baseline(result: Result, reading: Reading) -> str:
     return f"{change} (near)" if result.expectation.match is Match.NEAR else change
 
 
-def _verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+def _can_see(result: Result, reading: Reading) -> str:
+    """Return the smallest slowdown that the baseline's noise allows to find."""
+    limits = result.expectation.by_reading.get(reading.name, ())
+    visible = [m.visible for m in limits if m.visible is not None and reading.kind in m.metric.gated_kinds]
+    return f"{100 * max(visible):.0f} %" if visible else ""
+
+
+def verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+    """Return the one word for a reading in the table."""
     outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
     if result.error or any(outcome.is_failure for outcome in outcomes):
         return "failed"
@@ -154,14 +169,45 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
         for r in results
         if r.invalid
     )
-    lines.extend((f"stored, but not measured by its test: {name}", "yellow") for name in _vanished(results))
+    lines.extend(_second_thoughts(results))
+    few = [r for r in results if _has_few_sessions(r)]
+    if few and not is_saved:
+        told = (
+            f"{_tests(few)} a baseline of fewer than {LEAST_SESSIONS} sessions, judged by a fixed tolerance"
+        )
+        lines.append((f"{told}; {save_command} measures {LEAST_SESSIONS}", ""))
     for result in results:
         for reading in result.readings:
             lines.extend((f"note: {_test_name(result, reading)}: {note}", "") for note in reading.notes)
     return lines
 
 
-def _vanished(results: Sequence[Result]) -> list[str]:
+def _second_thoughts(results: Sequence[Result]) -> list[Line]:
+    """Tell suspicions that fresh processes did not confirm: nothing failed, but it was close."""
+    return [
+        (f"suspicious at first, not confirmed: {result.test.rsplit('/', 1)[-1]}: {verdict.reason}", "yellow")
+        for result in results
+        for verdict in result.verdicts
+        if verdict.outcome is Outcome.UNCONFIRMED
+    ]
+
+
+def _has_few_sessions(result: Result) -> bool:
+    is_timed = any(not reading.modelled for reading in result.readings)
+    expected = result.expectation
+    return is_timed and expected.match is Match.EXACT and expected.sessions < LEAST_SESSIONS
+
+
+def explained(results: Sequence[Result]) -> list[Line]:
+    """Return every reading's explanation below its name."""
+    lines: list[Line] = []
+    for name, told in explanations(results):
+        lines.append((name, "bold"))
+        lines.extend((f"  {line}", "") for line in told or ["nothing is known of where its time went"])
+    return lines
+
+
+def vanished(results: Sequence[Result]) -> list[str]:
     """Return the stored readings that their tests, having run, no longer take."""
     return [
         f"{result.test} ({name})"

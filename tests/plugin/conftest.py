@@ -2,8 +2,12 @@
 
 import pytest
 
+import perfsuite.against_run
+import perfsuite.confirming
+
 # pytester forgets modules that a run imported, but not where they hang on their package: load them first.
 import perfsuite.ending
+import perfsuite.roles
 import perfsuite.running  # noqa: F401
 
 CONFTEST = """
@@ -22,7 +26,8 @@ class Project:
         self.path = pytester.path
         self.script()
         pytester.makeini(
-            "[pytest]\nperf_device = scripted\naddopts = -p no:cacheprovider -p no:hypothesispytest"
+            "[pytest]\nperf_device = scripted\nperf_sessions = 1\nperf_confirm = 0\n"
+            "addopts = -p no:cacheprovider -p no:hypothesispytest"
         )
 
     def script(self, arguments=""):

@@ -19,8 +19,9 @@ def test_a_loop_shows_its_data_wait(project):
     ran.stdout.fnmatch_lines(
         [
             "data wait 75.0 % is above the 20.0 % asked by the perf marker (off by 275 %)",
-            "  where the step's time went: data wait 75.0 %, step 25.0 %",
-            "  likely cause: the loader. Try more num_workers (now 0)*",
+            "  where the step's time went: data wait 75.0 %, other 25.0 %",
+            "  likely cause: data-bound: the loader (data wait 75.0 %; on one resident batch a step takes*",
+            "  Try num_workers=2 (now 0), or data that is prepared beforehand; see docs/*#data-bound",
         ]
     )
 

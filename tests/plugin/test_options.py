@@ -8,7 +8,8 @@ STEP = "perf(lambda: spend({seconds}), samples_per_step=10)"
 
 
 def ini(project, *lines):
-    project.pytester.makeini("\n".join(["[pytest]", "perf_device = scripted", *lines]))
+    always = ["[pytest]", "perf_device = scripted", "perf_sessions = 1", "perf_confirm = 0"]
+    project.pytester.makeini("\n".join([*always, *lines]))
 
 
 def saved(project):

@@ -22,7 +22,7 @@ def test_saving_stores_one_file_per_test_and_says_where(project):
     assert path.as_posix().startswith(KEY_FOLDER)
     assert path.as_posix().endswith("/test_it.py/test_it.json")
     document = json.loads((project.path / path).read_text())
-    assert "perfsuite-baseline/1" == document["schema"]
+    assert "perfsuite-baseline/2" == document["schema"]
     assert {"value": 0.01, "unit": "seconds", "higher_is_better": False} == document["readings"]["step"][
         "metrics"
     ]["step_time"]

@@ -198,6 +198,7 @@ def test_the_inspection_comes_after_the_window_and_puts_the_detector_back(torch)
             "step",
             "step",
             "synchronize",
+            "step",  # the lines of its operators
         ]
         == torch.calls[last_record + 1 :]
     )

@@ -18,6 +18,7 @@ FINITE = st.floats(min_value=1e-9, max_value=1e12)
 def outcome(metric, value, bound, reference=None, kind="step"):
     row = METRICS[metric]
     figure = {"counts": {metric: value}} if row.is_count else {row.judged_field or row.field: value}
+    figure = {"relative": {metric: value}} if row.is_relative else figure
     reading = replace(READING, kind=kind, **figure)
     return [v.outcome for v in judge(reading, [Limit(METRICS[metric], bound, "test", reference)])]
 

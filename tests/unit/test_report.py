@@ -37,9 +37,13 @@ def limit(metric, bound, reference=None):
     return Limit(METRICS[metric], bound, "the baseline" if reference else MARKER, reference)
 
 
-def result(*limits, reading=READING, stored=None, match=Match.NONE, test="tests/test_a.py::test_b"):
+def result(
+    *limits, reading=READING, stored=None, match=Match.NONE, test="tests/test_a.py::test_b", before=None
+):
     verdicts = (*judge(reading, limits), *judge_unmeasured([reading], limits))
-    return Result(test, Expectation(stored=stored or {}, match=match), (reading,), verdicts)
+    return Result(
+        test, Expectation(stored=stored or {}, match=match, before=before or {}), (reading,), verdicts
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,19 +115,25 @@ def test_all_failed_limits_are_told_at_once():
 def test_a_starved_loop_names_the_loader():
     """The message says where the time went, against the baseline, and what to try."""
     reading = replace(
-        READING, name="loop", kind="loop", data_wait=0.41, samples_per_s=1412.0, reported={"num_workers": 0.0}
+        READING,
+        name="loop",
+        kind="loop",
+        data_wait=0.41,
+        samples_per_s=1412.0,
+        shares={"data_wait": 0.41, "kernels": 0.59},
     )
     text = failure_text(
         result(
             limit("samples_per_s", 1500, reference=1557.0),
             reading=reading,
-            stored={"loop": {"data_wait": 0.06}},
             match=Match.EXACT,
+            before={"loop": {"shares": {"data_wait": 0.06, "kernels": 0.94}}},
         )
     )
     assert "samples/s 1,412 is 9.3 % below the baseline 1,557" in text
-    assert "data wait 41.0 % (baseline 6.0 %), step 59.0 %" in text
-    assert "likely cause: the loader. Try more num_workers (now 0)" in text
+    assert "data wait 41.0 % (baseline 6.0 %), kernels 59.0 % (baseline 94.0 %)" in text
+    assert "likely cause: data-bound: the loader (data wait 41.0 %)" in text
+    assert text.endswith("prepared beforehand; see docs/diagnosis.md#data-bound")
     assert "pytest --save-baseline" in text
 
 

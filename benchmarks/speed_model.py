@@ -1,0 +1,88 @@
+"""How fast the cells and encoders are beside the xlstm package, nn.LSTM and the loop over detectors."""
+
+import time
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.interleaved import Row, Work, at_least, at_most, compare
+from benchmarks.trainings import Size, social_xlstm
+from social_xlstm.config import XLSTMConfig
+from social_xlstm.model.cells import build_stack
+
+SEQUENCES, STEPS, WIDTH = 800, 12, 128
+MANY_DETECTORS = Size(detectors=325, width=32, blocks=2, windows=4)
+
+
+def rows(*, quick: bool, compiled: bool) -> Iterator[Row]:
+    """Measure line by line."""
+    pairs = 5 if quick else 11
+    torch.manual_seed(0)
+    # Dropout off: its random numbers cost the same in all and would only blur the ratio.
+    config = XLSTMConfig(embedding_dim=WIDTH, dropout=0.0)
+    package, fast, lstm = (build_stack(config, cell) for cell in ("package", "fast", "lstm"))
+    fast.load_state_dict(package.state_dict())
+    x, upstream = torch.randn(2, SEQUENCES, STEPS, WIDTH)
+    x.requires_grad_()
+    yield at_least(
+        "fast cells against the xlstm package, forward and backward, eager",
+        4.0,
+        compare(_pass(package, x, upstream), _pass(fast, x, upstream), pairs=pairs),
+    )
+    yield at_most(
+        "fast cells against nn.LSTM of six layers, same width",
+        1.5,
+        compare(_pass(fast, x, upstream), _pass(lstm, x, upstream), pairs=pairs),
+    )
+    if compiled:
+        yield from _compiled(package, fast, x, upstream, pairs)
+    yield at_least(
+        "training step, N=325: shared encoder against the package's loop over detectors",
+        30.0,
+        compare(
+            social_xlstm("per_vd", MANY_DETECTORS, "cpu", cell="package"),
+            social_xlstm("shared", MANY_DETECTORS, "cpu", cell="fast"),
+            pairs=3 if quick else 5,
+            repeat_second=10,
+        ),
+    )
+    yield at_least(
+        "training step, N=325: stacked independent weights against the loop over the same cells",
+        5.0,
+        compare(
+            social_xlstm("per_vd", MANY_DETECTORS, "cpu", cell="fast"),
+            social_xlstm("stacked", MANY_DETECTORS, "cpu", cell="fast"),
+            pairs=3 if quick else 7,
+            repeat_second=3,
+        ),
+    )
+
+
+def _pass(stack: nn.Module, x: Tensor, upstream: Tensor) -> Work:
+    def forward_and_backward() -> None:
+        # As a training does: gradients are made anew, not added to.
+        stack.zero_grad(set_to_none=True)
+        x.grad = None
+        stack(x).backward(upstream)
+
+    return forward_and_backward
+
+
+def _compiled(package: nn.Module, fast: nn.Module, x: Tensor, upstream: Tensor, pairs: int) -> Iterator[Row]:
+    works, seconds = [], []
+    for stack in (package, fast):
+        torch.compiler.reset()
+        work = _pass(torch.compile(stack), x, upstream)
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+        works.append(work)
+    yield at_least("the same, both compiled", 1.5, compare(*works, pairs=pairs))
+    theirs, ours = seconds
+    yield Row(
+        "compile time of the fast cells against the package's",
+        "≤ 1×",
+        ours <= theirs,
+        f"{ours / theirs:.2f}× ({ours:.0f} s against {theirs:.0f} s)",
+    )

@@ -1,0 +1,83 @@
+"""A modelled step played again without one cause after the other: the shares are what it would gain."""
+
+import pytest
+
+from perfsuite.devices.gpus import find_card
+from perfsuite.devices.kernels import Copy, Family, Kernel, Launch, OptimizerMark, Sync
+from perfsuite.devices.places import Place
+from perfsuite.devices.timeline import Timeline
+from perfsuite.devices.what_if import resident_seconds, what_if
+
+CARD = find_card("a10", None)
+HERE = Place("train.py step: loss.item()", 7)
+BIG = Launch(Kernel("mm", Family.LINEAR, 2e10, 10**7, 10**7, "float32", problem=(1, 2048, 2048, 2048)), HERE)
+SMALL = Launch(Kernel("add", Family.ELEMENTWISE, 0, 1000, 1000, "float32"), HERE)
+SYNC = Sync("item", HERE)
+
+
+def shares(*events):
+    return what_if([list(events)] * 3, CARD).shares
+
+
+def test_large_kernels_are_all_there_is():
+    """The host runs ahead and nothing else shows."""
+    assert shares(*[BIG] * 10)["kernels"] > 0.99
+
+
+def test_many_small_kernels_leave_gaps():
+    """Each is over before the next is launched."""
+    told = shares(*[SMALL] * 100)
+    assert told["launch_gaps"] > 0.6
+    assert pytest.approx(1) == sum(told.values())
+
+
+def test_a_sync_costs_what_the_step_would_gain_without_it():
+    """Not the gap behind it alone: the launches that follow come late, too."""
+    mixed = [*[SMALL] * 20, *[BIG] * 2]
+    assert 0 == shares(*mixed)["sync_waits"]
+    with_sync = shares(*mixed, SYNC)
+    before, after = (resident_seconds([list(events)] * 3, CARD) for events in (mixed, [*mixed, SYNC]))
+    assert pytest.approx((after - before) / after) == with_sync["sync_waits"]
+    assert with_sync["sync_waits"] > 0.02
+
+
+def test_a_copy_that_blocks_is_the_transfers():
+    """From pageable memory, large, and before everything else; with its line."""
+    copy = Copy("h2d", 64 * 2**20, False, True, HERE)
+    seen = what_if([[copy, *[SMALL] * 5]] * 3, CARD)
+    assert seen.shares["transfer"] > 0.9
+    assert 64 * 2**20 == seen.clues["pageable_bytes"]
+    assert "train.py:7 in step: loss.item()" == seen.clues["copy_place"]
+
+
+def test_what_lies_between_the_marks_is_the_optimizers():
+    """And only that."""
+    inside = [OptimizerMark(True), BIG, OptimizerMark(False)]
+    assert pytest.approx(0.25, abs=0.01) == shares(*[BIG] * 3, *inside)["optimizer"]
+
+
+def test_a_loop_is_known_by_its_repeated_kernel():
+    """The same kernel from the same line, so many times a step."""
+    seen = what_if([[*[SMALL] * 60, BIG]] * 3, CARD)
+    assert (60, "train.py:7 in step: loss.item()") == (
+        seen.clues["repeated_kernel_count"],
+        seen.clues["repeated_kernel_place"],
+    )
+
+
+def test_a_huge_step_is_split_by_its_gaps(monkeypatch):
+    """It is not played again: what the host did last before each idle stretch is what it cost."""
+    monkeypatch.setattr("perfsuite.devices.what_if._HUGE_EVENTS", 50)
+    timeline = Timeline(CARD)
+    events = [*[SMALL] * 60, SYNC]
+    timeline.play(events)
+    timeline.play(events)
+    told = what_if([events, events], CARD, timeline.result()).shares
+    assert told["launch_gaps"] > 0.5
+    assert told["sync_waits"] > 0
+    assert pytest.approx(1) == sum(told.values())
+
+
+def test_nothing_to_play_is_nothing_to_tell():
+    """A step without events has no shares."""
+    assert {} == what_if([[]], CARD).shares

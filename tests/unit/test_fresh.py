@@ -1,0 +1,58 @@
+"""Fresh processes: what of the command line they inherit, and what their answer must be."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfsuite import fresh
+from perfsuite.errors import SessionFailed
+from perfsuite.fresh import Command, take_session
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (["--save-baseline", "tests/perf", "-k", "step"], ["tests/perf", "-k", "step"]),
+        (["--perf", "-x", "--lf", "--pdb", "a.py::test"], ["a.py::test"]),
+        (["--junitxml", "out.xml", "--perf-json=x.json", "--basetemp", "/tmp/b", "-q"], ["-q"]),
+        (["--perf-history=h", "--against", "main", "--perf-device=cpu"], ["--perf-device=cpu"]),
+        (
+            ["--perf-tolerance=5 %", "-o", "perf_strict=true"],
+            ["--perf-tolerance=5 %", "-o", "perf_strict=true"],
+        ),
+    ],
+)
+def test_what_selects_is_kept_and_what_writes_or_judges_is_not(given, kept, tmp_path):
+    """Two processes must not write one file, and a session must not stop at the first failure."""
+    assert tuple(kept) == Command.from_given(given, tmp_path).arguments
+
+
+def test_a_process_without_an_answer_is_an_error_with_its_last_words(tmp_path):
+    """A typing error in the command shows as pytest shows it."""
+    with pytest.raises(SessionFailed, match=r"exit status 4.*\n(.*\n)*.*--no-such-option"):
+        take_session(Command(("--no-such-option",), tmp_path), ["t"])
+
+
+def test_an_answer_becomes_a_session(tmp_path, monkeypatch):
+    """Figures, reasons not to count, rounds and errors come back as they were told."""
+    answer = {
+        "a": {
+            "error": "",
+            "readings": {"step": {"values": {"step_time": 1.0}, "invalid": ["hot"], "rounds": [1]}},
+        },
+        "b": {"error": "ZeroDivisionError()", "readings": {}},
+    }
+
+    def run(command, env, **_):
+        assert sys.executable == command[0]
+        request = json.loads(Path(env[fresh.REQUEST]).read_text())
+        assert ["a", "b"] == request["tests"]
+        Path(request["answer"]).write_text(json.dumps(answer))
+
+    monkeypatch.setattr(fresh.subprocess, "run", run)
+    session = take_session(Command((), tmp_path), ["a", "b"])
+    taken = session.readings["a"]["step"]
+    assert ({"step_time": 1.0}, ("hot",), (1,)) == (taken.values, taken.invalid, taken.rounds)
+    assert {"b": "ZeroDivisionError()"} == session.errors
