@@ -46,5 +46,5 @@ def with_data_wait(shares: Mapping[str, float], waited: float | None) -> dict[st
     rest = {name: share for name, share in shares.items() if name != "data_wait"}
     total = sum(rest.values())
     if total <= 0:
-        return whole({"data_wait": waited})
+        return {"data_wait": waited, "other": 1 - waited}
     return {"data_wait": waited, **{name: share * (1 - waited) / total for name, share in rest.items()}}
