@@ -5,6 +5,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+JOBS ?= auto
 
 .PHONY: help perf model claims sabotage test lint bench bench-verdicts install clean
 .DEFAULT_GOAL := help
@@ -24,8 +25,8 @@ claims: $(INSTALLED)  ## run the five documents before and after, and write docs
 sabotage: $(INSTALLED)  ## switch every optimization off inside its contract: all of them must fail
 	$(RUN) pytest tests/suite/test_sabotage.py $(ARGS)
 
-test: $(INSTALLED)  ## run all tests
-	$(RUN) pytest $(ARGS)
+test: $(INSTALLED)  ## run all tests, on all cores (JOBS=1: one after another)
+	$(RUN) pytest --numprocesses=$(JOBS) --dist=worksteal $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff check .
