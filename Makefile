@@ -5,7 +5,6 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
-JOBS ?= auto
 
 .PHONY: help perf model claims sabotage test lint bench bench-verdicts install clean
 .DEFAULT_GOAL := help
@@ -22,11 +21,11 @@ model: $(INSTALLED)  ## count and predict the gpu tests on a modelled A10, again
 claims: $(INSTALLED)  ## run the five documents before and after, and write docs/claims.md
 	$(RUN) pytest --perf tests/perf -m scenario --perf-claims=docs/claims.md $(ARGS)
 
-sabotage: $(INSTALLED)  ## switch every optimization off inside its contract: all of them must fail
-	$(RUN) pytest tests/suite/test_sabotage.py $(ARGS)
+sabotage: $(INSTALLED)  ## switch every optimization off inside its contract: all of them must fail (minutes)
+	PERFSUITE_SABOTAGE=1 $(RUN) pytest tests/suite/test_sabotage.py $(ARGS)
 
-test: $(INSTALLED)  ## run all tests, on all cores (JOBS=1: one after another)
-	$(RUN) pytest --numprocesses=$(JOBS) --dist=worksteal $(ARGS)
+test: $(INSTALLED)  ## run all tests
+	$(RUN) pytest $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff check .

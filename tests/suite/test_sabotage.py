@@ -1,5 +1,6 @@
 """Every contract of the suite can fail: with its optimization switched off inside, it does."""
 
+import os
 import re
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def run_suite(tmp_path, *arguments):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif("PERFSUITE_SABOTAGE" not in os.environ, reason="takes minutes: run `make sabotage`")
 def test_every_contract_breaks_when_it_is_sabotaged(tmp_path):
     """With every optimization off in its own contract, all are red, each for a reason the contract has."""
     ran, cases = run_suite(tmp_path, "-m", "contract", "--perf-sabotage=all", "--perf-max-time=2s")

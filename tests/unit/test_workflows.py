@@ -29,6 +29,7 @@ PINNED = {
 ELSEWHERE = {
     "make lint": "is run beside these tests",
     "make test": "runs these tests",
+    "make sabotage": "breaks every contract, for minutes",
     "make install": "installed what runs these tests",
     "pip install zizmor": "asks the package index",
     ".venv/bin/python -m pip install": "asks the package index",
