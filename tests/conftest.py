@@ -1,5 +1,7 @@
 """What several folders of tests share: the stand-in for NVIDIA's library, and the suite's options."""
 
+import signal
+
 import pytest
 
 from perfsuite.options import is_enabled
@@ -13,7 +15,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Measure with one thread: on a crowded machine threads wait for each other and drown every ratio."""
+    """Let children hear Ctrl-C; measure with one thread, since threads on a crowded machine wait for each other."""
+    # A shell starts what runs in its background deaf to it, and children inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if is_enabled(config) and not config.option.help:
         import torch
 
