@@ -15,7 +15,7 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Let children hear Ctrl-C; measure with one thread, since threads on a crowded machine wait for each other."""
+    """Let children hear Ctrl-C; measure with one thread: on a crowded machine threads wait for each other."""
     # A shell starts what runs in its background deaf to it, and children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
