@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 
 import torch
+import torch._inductor.config
 from torch import Tensor, nn
 
 from benchmarks.interleaved import Row, Work, at_least, at_most, compare
@@ -71,6 +72,7 @@ def _pass(stack: nn.Module, x: Tensor, upstream: Tensor) -> Work:
 
 def _compiled(package: nn.Module, fast: nn.Module, x: Tensor, upstream: Tensor, pairs: int) -> Iterator[Row]:
     works, seconds = [], []
+    torch._inductor.config.force_disable_caches = True  # an earlier run's code would make one side look quick
     for stack in (package, fast):
         torch.compiler.reset()
         work = _pass(torch.compile(stack), x, upstream)
