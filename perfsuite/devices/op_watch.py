@@ -1,6 +1,8 @@
 """Look into a step on the CPU: the time of every operator, the line it comes from, what lies between them."""
 
+import contextlib
 import mmap
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -118,7 +120,10 @@ def look_into(step: Callable[[], object], step_seconds: float, root: Path) -> In
 
 def _watched(step: Callable[[], object], root: Path) -> OpWatch:
     watch = OpWatch(root)
-    with around_optimizers(watch.begin_optimizer, watch.end_optimizer), watch:
+    is_compiling = "torch._dynamo" in sys.modules  # loading it takes seconds
+    # Without it Dynamo would compile the step once more, and the watch itself with it.
+    as_written = torch.compiler.set_stance("force_eager") if is_compiling else contextlib.nullcontext()
+    with around_optimizers(watch.begin_optimizer, watch.end_optimizer), as_written, watch:
         step()
     return watch
 

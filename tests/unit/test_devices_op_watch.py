@@ -89,3 +89,17 @@ def test_memory_fetched_from_the_system_in_every_step_is_the_allocators():
     shares = look_into(step, 0.01, HERE).shares
     assert shares["allocator"] > 0.2
     assert look_into(lambda: kept.fill_(1.0), 0.01, HERE).shares["allocator"] < shares["allocator"] / 4
+
+
+def test_a_compiled_step_is_looked_at_as_written():
+    """Dynamo must not compile the watch itself: it says so by a warning, which is an error here."""
+    import torch._dynamo
+
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: torch.relu(x) + 1.0, backend="eager")
+    ones = torch.ones(8)
+    compiled(ones)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    seen = look_into(lambda: compiled(ones), 1e-3, HERE)
+    assert 2.0 == seen.clues["kernels_per_step"]
+    assert graphs == torch._dynamo.utils.counters["stats"]["unique_graphs"]
