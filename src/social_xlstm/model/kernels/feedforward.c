@@ -6,7 +6,7 @@
 #define TILE_ROWS 96
 
 struct ffn_shape {
-    long rows, width, expanded;
+    long sequences, steps, width, expanded;
 };
 
 /* As the modules have them: the norm's difference from one [E], [2F,E] and [E,F]. */
@@ -129,8 +129,12 @@ static void tile_backward(const struct ffn_shape *s, const struct ffn_packed *f,
                        m->sums.norm);
 }
 
-/* out [rows,E] = x + ffn(norm(x)). Returns 0, or 1 where memory ran out. */
-int ffn_forward(const struct ffn_shape *s, const struct ffn_weights *w, const float *x, float *out, int threads) {
+/* out [M,T,E] = x + ffn(norm(x)). There is no dropout here; the argument makes all blocks' calls alike.
+   Returns 0, or 1 where memory ran out. */
+int ffn_forward(const struct ffn_shape *s, const struct ffn_weights *w, const float *x, const float *mask, float *out,
+                int threads) {
+    (void)mask;
+    long rows = s->sequences * s->steps;
     struct ffn_packed f;
     int failed = !ready_weights(s, w, &f, 0);
 #pragma omp parallel num_threads(threads) if (!failed)
@@ -143,8 +147,8 @@ int ffn_forward(const struct ffn_shape *s, const struct ffn_weights *w, const fl
 #pragma omp barrier
         if (!failed) {
 #pragma omp for schedule(static)
-            for (long r = 0; r < s->rows; r += TILE_ROWS)
-                tile_forward(s, &f, &m, x + r * s->width, s->rows - r < TILE_ROWS ? s->rows - r : TILE_ROWS,
+            for (long r = 0; r < rows; r += TILE_ROWS)
+                tile_forward(s, &f, &m, x + r * s->width, rows - r < TILE_ROWS ? rows - r : TILE_ROWS,
                              out + r * s->width);
         }
     }
@@ -152,8 +156,10 @@ int ffn_forward(const struct ffn_shape *s, const struct ffn_weights *w, const fl
 }
 
 /* The gradients of ffn_forward: by x to dx, by the weights to d. */
-int ffn_backward(const struct ffn_shape *s, const struct ffn_weights *w, const float *x, const float *dout, float *dx,
-                 const struct ffn_weights *d, int threads) {
+int ffn_backward(const struct ffn_shape *s, const struct ffn_weights *w, const float *x, const float *mask,
+                 const float *dout, float *dx, const struct ffn_weights *d, int threads) {
+    (void)mask;
+    long rows = s->sequences * s->steps;
     struct ffn_packed f;
     int failed = !ready_weights(s, w, &f, 1);
     long E = s->width, P = padded(E), F = s->expanded;
@@ -174,8 +180,8 @@ int ffn_backward(const struct ffn_shape *s, const struct ffn_weights *w, const f
 #pragma omp barrier
         if (!failed) {
 #pragma omp for schedule(static)
-            for (long r = 0; r < s->rows; r += TILE_ROWS)
-                tile_backward(s, &f, &m, x + r * E, dout + r * E, s->rows - r < TILE_ROWS ? s->rows - r : TILE_ROWS,
+            for (long r = 0; r < rows; r += TILE_ROWS)
+                tile_backward(s, &f, &m, x + r * E, dout + r * E, rows - r < TILE_ROWS ? rows - r : TILE_ROWS,
                               dx + r * E);
 #pragma omp for schedule(static)
             for (long i = 0; i < m.sums_size; i++)

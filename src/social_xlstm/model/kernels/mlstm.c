@@ -100,16 +100,14 @@ static void gate_output_back(const struct mlstm_shape *s, const struct mlstm_fol
 }
 
 static void tile_forward(const struct mlstm_shape *s, const struct mlstm_folded *f, const struct mlstm_weights *w,
-                         struct mlstm_scratch *m, const float *x, const float *mask, long count, float *out,
-                         float *kept) {
+                         struct mlstm_scratch *m, const float *x, const float *mask, long count, float *out) {
     long T = s->steps, E = s->width, I = s->inner, P = padded(E), rows = count * T;
-    float *up = kept ? kept : m->up;
     for (long r = 0; r < rows; r++) normalize(x + r * E, E, f->norm, m->normed + r * P, m->mean + r, m->rstd + r);
-    multiply(rows, E, m->normed, P, f->up, up, 2 * I, 2 * I, 0);
+    multiply(rows, E, m->normed, P, f->up, m->up, 2 * I, 2 * I, 0);
     for (long n = 0; n < count; n++) {
-        const float *of_sequence = up + n * T * 2 * I;
-        mlstm_remember(s, f, w, of_sequence, &m->sequence);
-        gate_output(s, f, w, of_sequence, &m->sequence, m->gated + n * T * I);
+        const float *up = m->up + n * T * 2 * I;
+        mlstm_remember(s, f, w, up, &m->sequence);
+        gate_output(s, f, w, up, &m->sequence, m->gated + n * T * I);
     }
     multiply(rows, I, m->gated, I, f->down, m->branch, P, E, 0);
     for (long r = 0; r < rows; r++)
@@ -119,23 +117,23 @@ static void tile_forward(const struct mlstm_shape *s, const struct mlstm_folded 
 
 static void tile_backward(const struct mlstm_shape *s, const struct mlstm_folded *f, const struct mlstm_weights *w,
                           struct mlstm_scratch *m, const float *x, const float *mask, const float *dout, long count,
-                          const float *kept, float *dx) {
+                          float *dx) {
     long T = s->steps, E = s->width, I = s->inner, P = padded(E), rows = count * T;
     const struct mlstm_sums *g = &m->sums;
     for (long r = 0; r < rows; r++) normalize(x + r * E, E, f->norm, m->normed + r * P, m->mean + r, m->rstd + r);
-    const float *up = kept ? kept : m->up, *dbranch = dout;
-    if (!kept) multiply(rows, E, m->normed, P, f->up, m->up, 2 * I, 2 * I, 0);
+    const float *dbranch = dout;
+    multiply(rows, E, m->normed, P, f->up, m->up, 2 * I, 2 * I, 0);
     if (mask) {
         for (long i = 0; i < rows * E; i++) m->dbranch[i] = dout[i] * mask[i];
         dbranch = m->dbranch;
     }
     multiply(rows, E, dbranch, E, f->down_back, m->dgated, I, I, 0);
     for (long n = 0; n < count; n++) {
-        const float *of_sequence = up + n * T * 2 * I;
+        const float *up = m->up + n * T * 2 * I;
         float *dup = m->dup + n * T * 2 * I;
-        mlstm_remember(s, f, w, of_sequence, &m->sequence);
-        gate_output_back(s, f, w, of_sequence, &m->sequence, m->dgated + n * T * I, m->gated + n * T * I, dup, g);
-        mlstm_remember_back(s, f, of_sequence, &m->sequence, dup, g);
+        mlstm_remember(s, f, w, up, &m->sequence);
+        gate_output_back(s, f, w, up, &m->sequence, m->dgated + n * T * I, m->gated + n * T * I, dup, g);
+        mlstm_remember_back(s, f, up, &m->sequence, dup, g);
     }
     add_outer(rows, dbranch, E, E, m->gated, I, I, g->down, I);
     add_outer(rows, m->dup, 2 * I, 2 * I, m->normed, P, E, g->up, P);
@@ -145,10 +143,9 @@ static void tile_backward(const struct mlstm_shape *s, const struct mlstm_folded
                        g->norm);
 }
 
-/* out [M,T,E] = x + mask·block(x). mask may be NULL; so may kept [M·T,2I], which spares the backward pass a product.
-   Returns 0, or 1 where memory ran out. */
+/* out [M,T,E] = x + mask·block(x); mask may be NULL. Returns 0, or 1 where memory ran out. */
 int mlstm_forward(const struct mlstm_shape *s, const struct mlstm_weights *w, const float *x, const float *mask,
-                  float *out, float *kept, int threads) {
+                  float *out, int threads) {
     struct mlstm_folded f;
     int failed = !fold(s, w, &f, 0);
     long tile = tile_sequences(s), rows = s->steps;
@@ -164,8 +161,7 @@ int mlstm_forward(const struct mlstm_shape *s, const struct mlstm_weights *w, co
 #pragma omp for schedule(static)
             for (long n = 0; n < s->sequences; n += tile) {
                 long count = s->sequences - n < tile ? s->sequences - n : tile, at = n * rows * s->width;
-                tile_forward(s, &f, w, &m, x + at, mask ? mask + at : NULL, count, out + at,
-                             kept ? kept + n * rows * 2 * s->inner : NULL);
+                tile_forward(s, &f, w, &m, x + at, mask ? mask + at : NULL, count, out + at);
             }
         }
     }
@@ -174,7 +170,7 @@ int mlstm_forward(const struct mlstm_shape *s, const struct mlstm_weights *w, co
 
 /* The gradients of mlstm_forward: by x to dx, by the weights to d. */
 int mlstm_backward(const struct mlstm_shape *s, const struct mlstm_weights *w, const float *x, const float *mask,
-                   const float *dout, const float *kept, float *dx, const struct mlstm_weights *d, int threads) {
+                   const float *dout, float *dx, const struct mlstm_weights *d, int threads) {
     struct mlstm_folded f;
     int failed = !fold(s, w, &f, 1);
     long tile = tile_sequences(s), rows = s->steps;
@@ -197,8 +193,7 @@ int mlstm_backward(const struct mlstm_shape *s, const struct mlstm_weights *w, c
 #pragma omp for schedule(static)
             for (long n = 0; n < s->sequences; n += tile) {
                 long count = s->sequences - n < tile ? s->sequences - n : tile, at = n * rows * s->width;
-                tile_backward(s, &f, w, &m, x + at, mask ? mask + at : NULL, dout + at, count,
-                              kept ? kept + n * rows * 2 * s->inner : NULL, dx + at);
+                tile_backward(s, &f, w, &m, x + at, mask ? mask + at : NULL, dout + at, count, dx + at);
             }
             /* Always in the threads' order: the same threads give the same bits. */
 #pragma omp for schedule(static)
