@@ -38,7 +38,9 @@ def run(stack: nn.Module, x: Tensor, upstream: Tensor) -> dict[str, Tensor]:
     stack.zero_grad(set_to_none=True)
     output = stack(x)
     output.backward(upstream)
-    of_weights = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in stack.named_parameters()}
+    of_weights = {
+        name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in stack.named_parameters()
+    }
     return {"output": output.detach(), "input": x.grad} | of_weights
 
 
@@ -80,7 +82,9 @@ def test_the_library_computes_the_formulas(
     inner = -(-2 * width // 64) * 64
     if inner % heads or inner // heads % block:
         return
-    config = XLSTMConfig(width, 1, slstm_at, num_heads=heads, conv_kernel=kernel, qkv_block_size=block, dropout=0.0)
+    config = XLSTMConfig(
+        width, 1, slstm_at, num_heads=heads, conv_kernel=kernel, qkv_block_size=block, dropout=0.0
+    )
     stack = stack_of(config, seed)
     x, upstream = torch.randn(2, sequences, steps, width)
     # In float64: torch's float32 is as far from the truth as the library's.
@@ -172,10 +176,16 @@ def child(code: str, cache: Path, **environment: str) -> subprocess.Popen:
     """A process of its own, with its own cache folder."""
     told = os.environ | {"XDG_CACHE_HOME": str(cache)} | environment
     imports = "import logging, torch; logging.basicConfig(level=logging.INFO)\n"
-    imports += "from social_xlstm.config import XLSTMConfig\nfrom social_xlstm.model.cells import build_stack\n"
+    imports += (
+        "from social_xlstm.config import XLSTMConfig\nfrom social_xlstm.model.cells import build_stack\n"
+    )
     imports += "from social_xlstm.model import native_library\n"
     return subprocess.Popen(
-        [sys.executable, "-c", imports + code], env=told, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", imports + code],
+        env=told,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 

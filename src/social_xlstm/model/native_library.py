@@ -46,7 +46,8 @@ def _load() -> ctypes.CDLL:
         raise Unavailable("no C compiler (cc, or what CC names) on the path; install one to have it")
     openmp = _openmp()
     name = f"social_xlstm-{_key(compiler, openmp)}.so"
-    # A second place, for homes that cannot be written to: new in every process, for another user could wait there.
+    # The second place is for homes that cannot be written to, and new in every process: in a shared one
+    # another user's library could wait.
     try:
         return ctypes.CDLL(str(_built(_cache(), name, compiler, openmp)))
     except OSError as error:
@@ -74,8 +75,12 @@ def _key(compiler: str, openmp: str) -> str:
     """Return a name for everything the library depends on."""
     parts = [path.read_bytes() for path in sorted(SOURCES.iterdir()) if path.suffix in (".c", ".h")]
     try:
-        version = subprocess.run([compiler, "--version"], capture_output=True, timeout=_BUILD_SECONDS, check=False)
-        cpu = re.findall(r"^(?:model name|flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        version = subprocess.run(
+            [compiler, "--version"], capture_output=True, timeout=_BUILD_SECONDS, check=False
+        )
+        cpu = re.findall(
+            r"^(?:model name|flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise Unavailable(f"{compiler} does not answer: {error}") from error
     told = (*_FLAGS, compiler, openmp, torch.__version__, platform.machine(), *sorted(set(cpu)))
