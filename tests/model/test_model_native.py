@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from social_xlstm.config import XLSTMConfig
 from social_xlstm.model import native_library, native_pass
 from social_xlstm.model.cells import build_stack
+from social_xlstm.model.mlstm import MLSTMBlock
 
 available = pytest.mark.skipif(native_library.library() is None, reason="no C library on this machine")
 
@@ -47,7 +48,7 @@ def run(stack: nn.Module, x: Tensor, upstream: Tensor) -> dict[str, Tensor]:
 def without_library(stack: nn.Module, x: Tensor, upstream: Tensor) -> dict[str, Tensor]:
     """The same by torch's operations."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_pass, "applies", lambda x, weights: False)
+        patch.setattr(native_pass, "applies", lambda *given: False)
         return run(stack, x, upstream)
 
 
@@ -105,7 +106,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @available
 def test_it_is_the_library_that_runs(monkeypatch):
-    """Float32 on the CPU goes through C, both ways; float64, long windows and no sequences do not."""
+    """Float32 on the CPU goes through C, both ways; float64, long windows and odd widths do not."""
     called = counted(monkeypatch)
     stack = stack_of(XLSTMConfig(16, 2, (1,), dropout=0.0), 0)
     run(stack, *torch.randn(2, 3, 12, 16))
@@ -113,6 +114,7 @@ def test_it_is_the_library_that_runs(monkeypatch):
     assert [*forward, "ffn_backward", "slstm_backward", "mlstm_backward"] == called
     called.clear()
     stack(torch.randn(1, native_pass._MOST_STEPS + 1, 16))
+    MLSTMBlock(16, 4, inner=24, kernel=4, block=2, dropout=0.0, num_blocks=1)(torch.randn(3, 12, 16))
     stack.double()(torch.randn(3, 12, 16, dtype=torch.float64))
     assert [] == called
 

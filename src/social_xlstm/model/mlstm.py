@@ -173,7 +173,7 @@ class MLSTMBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
-        if native_pass.applies(x, own := self._own_weights()):
+        if native_pass.applies(x, own := self._own_weights(), self.xlstm.inner):
             return native_pass.run("mlstm", x, native_pass.mask(self.xlstm.dropout, x), self._sizes(), own)
         if not eager_pass.applies(x):
             return x + self.xlstm(self.xlstm_norm(x))

@@ -14,15 +14,17 @@ from social_xlstm.model import eager_pass, native_library
 # dropout multiplies by. Weights are the modules' own, in the order of the C structures.
 
 _MOST_STEPS = 128  # a sequence's scores, T×T per head, should stay in cache
+_WIDEST_VECTOR = 16  # floats; widened layers are rows of whole vectors in C
 
 
-def applies(x: Tensor, weights: Sequence[Tensor]) -> bool:
-    """Tell whether the C library may take this input."""
+def applies(x: Tensor, weights: Sequence[Tensor], widened: int) -> bool:
+    """Tell whether the C library may take this input into a block with layers of `widened` channels."""
     return (
         eager_pass.applies(x)
         and x.dtype == torch.float32
         and 0 < x.shape[1] <= _MOST_STEPS
         and x.shape[0] > 0
+        and widened % _WIDEST_VECTOR == 0
         and all(type(w) in (Tensor, nn.Parameter) and w.dtype == torch.float32 for w in weights)
         and native_library.library() is not None
     )

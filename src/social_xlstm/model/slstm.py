@@ -167,7 +167,7 @@ class SLSTMBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
-        if native_pass.applies(x, own := self._own_weights()):
+        if native_pass.applies(x, own := self._own_weights(), own[-1].shape[1]):
             layer, cell = self.xlstm, self.xlstm.slstm_cell
             sizes = (cell.heads * cell.head_width, cell.heads, layer.conv1d.conv.kernel_size[0])
             x = native_pass.run("slstm", x, native_pass.mask(layer.dropout, x), sizes, own[:-3])
