@@ -115,6 +115,8 @@ def test_it_is_the_library_that_runs(monkeypatch):
     called.clear()
     stack(torch.randn(1, native_pass._MOST_STEPS + 1, 16))
     MLSTMBlock(16, 4, inner=24, kernel=4, block=2, dropout=0.0, num_blocks=1)(torch.randn(3, 12, 16))
+    with pytest.raises(RuntimeError, match=r"(?i)dtype|type"):  # read as float32 it would be nonsense
+        stack(torch.randn(3, 12, 16, dtype=torch.float64))
     stack.double()(torch.randn(3, 12, 16, dtype=torch.float64))
     assert [] == called
 
@@ -140,9 +142,9 @@ def test_the_same_threads_give_the_same_bits(slstm_at):
 @pytest.mark.parametrize("slstm_at", [(), (0,)])
 def test_strided_inputs_and_gradients_are_taken(slstm_at):
     """Transposed memory is read as what it means; an expanded upstream gradient too."""
-    stack = stack_of(XLSTMConfig(16, 1, slstm_at, dropout=0.0), 0)
+    block = stack_of(XLSTMConfig(16, 1, slstm_at, dropout=0.0), 0).blocks[0]  # no norm behind it to tidy up
     x, upstream = torch.randn(12, 5, 16).transpose(0, 1), torch.randn(1, 1, 16).expand(5, 12, 16)
-    assert {} == far(without_library(stack, x, upstream), run(stack, x, upstream))
+    assert {} == far(without_library(block, x, upstream), run(block, x, upstream))
 
 
 @available
@@ -160,6 +162,21 @@ def test_a_nan_comes_out_as_one(slstm_at):
     assert found["input"][2].isnan().any()
     assert not found["input"][[0, 1, 3, 4]].isnan().any()
     assert all(found[name].isnan().any() for name, _ in stack.named_parameters())
+
+
+@available
+@pytest.mark.parametrize("slstm_at", [(), (0,)])
+def test_a_nan_in_any_weight_shows_where_torch_shows_it(slstm_at):
+    """No function of the gates and no comparison passes one over."""
+    x, upstream = torch.randn(2, 5, 12, 16)
+    for name, _ in stack_of(XLSTMConfig(16, 1, slstm_at, dropout=0.0), 0).blocks[0].named_parameters():
+        block = stack_of(XLSTMConfig(16, 1, slstm_at, dropout=0.0), 0).blocks[0]
+        with torch.no_grad():
+            block.get_parameter(name).view(-1)[0] = torch.nan
+        # In the last step, which sees all: in torch's products a NaN reaches earlier steps too, times zero.
+        expected = without_library(block, x, upstream)["output"][:, -1].isnan()
+        assert expected.any(), name
+        assert torch.equal(expected, run(block, x, upstream)["output"][:, -1].isnan()), name
 
 
 @available
