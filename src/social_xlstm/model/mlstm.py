@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from social_xlstm.model import eager_pass, mlstm_pass
+from social_xlstm.model import eager_pass, mlstm_pass, native_pass
 from social_xlstm.model.layers import CausalConv, Norm
 
 # Shapes: M sequences, T steps, R = M·T rows, E width, I inner width, H heads, D = I/H head width,
@@ -173,6 +173,8 @@ class MLSTMBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
+        if native_pass.applies(x, own := self._own_weights(), self.xlstm.inner):
+            return native_pass.run("mlstm", x, native_pass.mask(self.xlstm.dropout, x), self._sizes(), own)
         if not eager_pass.applies(x):
             return x + self.xlstm(self.xlstm_norm(x))
         layer = self.xlstm
@@ -187,3 +189,19 @@ class MLSTMBlock(nn.Module):
         if self.training and layer.dropout.p > 0:
             return x + layer.dropout(mlstm_pass.run(x, weights, residual=False))
         return mlstm_pass.run(x, weights, residual=True)
+
+    def _own_weights(self) -> tuple[Tensor, ...]:
+        """Return the weights in the order of the C structure."""
+        layer = self.xlstm
+        cell, conv = layer.mlstm_cell, layer.conv1d.conv
+        return (
+            self.xlstm_norm.weight, layer.proj_up.weight, conv.weight, conv.bias,
+            layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight,
+            cell.igate.weight, cell.fgate.weight, cell.igate.bias, cell.fgate.bias,
+            cell.outnorm.weight, layer.learnable_skip, layer.proj_down.weight,
+        )  # fmt: skip
+
+    def _sizes(self) -> tuple[int, ...]:
+        layer = self.xlstm
+        block, kernel = layer.q_proj.weight.shape[1], layer.conv1d.conv.kernel_size[0]
+        return layer.proj_down.out_features, layer.inner, layer.heads, kernel, block

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from social_xlstm.model import eager_pass, slstm_pass
+from social_xlstm.model import eager_pass, native_pass, slstm_pass
 from social_xlstm.model.layers import CausalConv, HeadwiseLinear, Norm
 
 # Shapes: M sequences, T steps, E width, H heads, D = E/H head width; G = 4 gates in the order i, f, z, o.
@@ -167,5 +167,22 @@ class SLSTMBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
+        if native_pass.applies(x, own := self._own_weights(), own[-1].shape[1]):
+            layer, cell = self.xlstm, self.xlstm.slstm_cell
+            sizes = (cell.heads * cell.head_width, cell.heads, layer.conv1d.conv.kernel_size[0])
+            x = native_pass.run("slstm", x, native_pass.mask(layer.dropout, x), sizes, own[:-3])
+            return native_pass.run("ffn", x, None, self.ffn.proj_down.weight.shape, own[-3:])
         x = x + self.xlstm(self.xlstm_norm(x))
         return x + self.ffn(self.ffn_norm(x))
+
+    def _own_weights(self) -> tuple[Tensor, ...]:
+        """Return the weights in the order of the C structures, the feed-forward's three last."""
+        layer, ffn = self.xlstm, self.ffn
+        cell, conv = layer.slstm_cell, layer.conv1d.conv
+        return (
+            self.xlstm_norm.weight, conv.weight, conv.bias,
+            # The package's exchange of the names, as in SLSTMLayer.weights.
+            layer.fgate.weight, layer.igate.weight, layer.zgate.weight, layer.ogate.weight,
+            cell._recurrent_kernel_, cell._bias_, layer.group_norm.weight,
+            self.ffn_norm.weight, ffn.proj_up.weight, ffn.proj_down.weight,
+        )  # fmt: skip

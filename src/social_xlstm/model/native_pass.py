@@ -1,0 +1,75 @@
+"""The fast cells' blocks in C: what autograd calls, and when."""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from social_xlstm.model import eager_pass, native_library
+
+# Shapes: M sequences, T steps, E width. Every block maps [M,T,E] to [M,T,E] with its residual; a mask is what
+# dropout multiplies by. Weights are the modules' own, in the order of the C structures.
+
+_MOST_STEPS = 128  # a sequence's scores, T×T per head, should stay in cache
+_WIDEST_VECTOR = 16  # floats; widened layers are rows of whole vectors in C
+
+
+def applies(x: Tensor, weights: Sequence[Tensor], widened: int) -> bool:
+    """Tell whether the C library may take this input into a block with layers of `widened` channels."""
+    return (
+        eager_pass.applies(x)
+        and x.dtype == torch.float32
+        and 0 < x.shape[1] <= _MOST_STEPS
+        and x.shape[0] > 0
+        and widened % _WIDEST_VECTOR == 0
+        and all(type(w) in (Tensor, nn.Parameter) and w.dtype == torch.float32 for w in weights)
+        and native_library.library() is not None
+    )
+
+
+def mask(dropout: nn.Dropout, x: Tensor) -> Tensor | None:
+    """Return what this dropout multiplies by, drawn as it would draw it; None where it does nothing."""
+    return dropout(torch.ones_like(x)) if dropout.training and dropout.p > 0 else None
+
+
+def run(name: str, x: Tensor, mask: Tensor | None, sizes: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
+    """Run the block `name` (mlstm, slstm or ffn); sizes are those of its C structure behind M and T."""
+    return _Pass.apply(name, x, mask, tuple(sizes), *weights)
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, name: str, x: Tensor, mask: Tensor | None, sizes: tuple[int, ...], *weights: Tensor
+    ) -> Tensor:
+        x, weights = x.contiguous(), tuple(weight.contiguous() for weight in weights)
+        output = torch.empty_like(x)
+        _call(f"{name}_forward", (*x.shape[:2], *sizes), weights, x, mask, output)
+        ctx.save_for_backward(x, mask, *weights)
+        ctx.name, ctx.sizes = name, sizes
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+        x, mask, *weights = ctx.saved_tensors
+        dx, gradients = torch.empty_like(x), [torch.empty_like(weight) for weight in weights]
+        shape = (*x.shape[:2], *ctx.sizes)
+        _call(f"{ctx.name}_backward", shape, weights, x, mask, dout.contiguous(), dx, _addresses(gradients))
+        return None, dx, None, None, *gradients
+
+
+def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def _call(function: str, shape: Sequence[int], weights: Sequence[Tensor], *rest: Any) -> None:
+    given = [ctypes.c_void_p(r.data_ptr()) if isinstance(r, Tensor) else r for r in rest]
+    failed = getattr(native_library.library(), function)(
+        (ctypes.c_long * len(shape))(*shape), _addresses(weights), *given, torch.get_num_threads()
+    )
+    if failed:
+        raise MemoryError(f"no memory for the buffers of {function} at shape {tuple(rest[0].shape)}")
