@@ -90,6 +90,7 @@ class Sharing:
     def __init__(self, ledger: Ledger, cards: Sequence[str]) -> None:
         self._ledger = ledger
         self._cards = list(cards)
+        self._order: dict[str, int] = {}
 
     def pytest_report_header(self) -> str:
         """Say who measures where."""
@@ -115,6 +116,7 @@ class Sharing:
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Note which tests are to run."""
         self._ledger.selected.update(ids)
+        self._order = {test: place for place, test in enumerate(ids)}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -132,6 +134,13 @@ class Sharing:
         if _KEY in told:
             self._ledger.collected.update(told[_KEY]["collected"])
             self._enter(told[_KEY]["carried"], node, "")
+
+    @pytest.hookimpl(tryfirst=True)  # before the table and the files are made
+    def pytest_sessionfinish(self) -> None:
+        """Put the results into the order of the tests, whoever was faster."""
+        results, order = self._ledger.results, self._order
+        for test in sorted(results, key=lambda test: order.get(test, len(order))):
+            results[test] = results.pop(test)
 
     def _enter(self, text: str, node: Any, test: str) -> None:
         carried, ledger = unpack(text, self._cards.index(node.workerinput[_KEY]["card"])), self._ledger

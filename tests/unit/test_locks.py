@@ -66,7 +66,9 @@ def take(environment, *names, timeout=0.0, said=None):
 def test_a_held_device_is_refused_with_its_holders_name(environment, other_run):
     """Process, user, command and since when; and what to do."""
     child = other_run("cpu")
-    with pytest.raises(DeviceBusy, match=rf"cpu is in use .*: pid {child.pid} of \S+ since .* \(pytest --perf\)"):
+    with pytest.raises(
+        DeviceBusy, match=rf"cpu is in use .*: pid {child.pid} of \S+ since .* \(pytest --perf\)"
+    ):
         take(environment, "cpu")
     assert HELD not in environment
     take(environment, "GPU-1").release()
