@@ -123,7 +123,7 @@ class Sharing:
         """Take a test's result from its report."""
         text = report.__dict__.pop(_REPORTED, None)
         if text is not None:
-            self._enter(text, report.node, report.nodeid)  # type: ignore[attr-defined]
+            self._enter(text, report.node, report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -111,7 +111,9 @@ def test_a_missed_limit_fails_the_run(cards):
     ran = cards.run("-n", "2")
     ran.assert_outcomes(failed=4)
     assert 1 == ran.ret
-    ran.stdout.fnmatch_lines(["step time 500 ms is above the 100 ms asked by the perf marker *", "*500 ms*failed"])
+    ran.stdout.fnmatch_lines(
+        ["step time 500 ms is above the 100 ms asked by the perf marker *", "*500 ms*failed"]
+    )
 
 
 def test_a_run_that_measures_nothing_is_not_green(cards):
