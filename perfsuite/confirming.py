@@ -4,7 +4,7 @@ Their reports are held back until all tests ran: one set of fresh processes serv
 many tests a run has decides how sure each alarm must be.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -80,17 +80,17 @@ class Confirming:
         settled = settle(
             [self._ledger.results[test] for test in tests],
             sessions,
-            gated=self._gated(self._held[0].item.session.items),
+            gated=self._gated(),
             family_error=self._ledger.options.family_error,
         )
         for result in settled:
             self._ledger.results[result.test] = result
         self._report("")
 
-    def _gated(self, items: Sequence[pytest.Item]) -> int:
+    def _gated(self) -> int:
         """Return how many timings are held against a baseline in this run."""
         if self._is_at_once:  # the others are yet to come, or with other workers: each may have one
-            return sum(map(selection.is_measured, items))
+            return sum(map(selection.is_measured, self._held[0].item.session.items))
         return sum(
             verdict.limit is not None
             and verdict.limit.reference is not None
