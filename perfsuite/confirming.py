@@ -33,8 +33,10 @@ class Held:
 class Confirming:
     """Hold reports back, measure again, then report."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, command: Command, *, is_at_once: bool = False) -> None:
         self._ledger = ledger
+        self._command = command
+        self._is_at_once = is_at_once  # a worker of pytest-xdist cannot report a test after the next began
         self._held: list[Held] = []
 
     @pytest.hookimpl(tryfirst=True)
@@ -47,6 +49,8 @@ class Confirming:
         result = self._ledger.results.get(item.nodeid)
         if result is not None and self._ledger.is_suspect(result) and all(r.passed for r in reports):
             self._held.append(Held(item, reports))
+            if self._is_at_once:
+                self._second_stage()
         else:
             _log(item, reports)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -66,11 +70,10 @@ class Confirming:
 
     def _second_stage(self) -> None:
         tests = [held.item.nodeid for held in self._held]
-        config, count = self._ledger.config, self._ledger.options.confirm
-        command = Command.from_given(config.invocation_params.args, config.invocation_params.dir)
+        count = self._ledger.options.confirm
         self._say(f"{len(tests)} suspicious: measuring again in {count} fresh processes")
         try:
-            sessions = [take_session(command, tests) for _ in range(count)]
+            sessions = [take_session(self._command, tests) for _ in range(count)]
         except PerfsuiteError as error:
             self._report(str(error))
             return
@@ -85,7 +88,9 @@ class Confirming:
         self._report("")
 
     def _gated(self) -> int:
-        """Return how many timings were held against a baseline in this run."""
+        """Return how many timings are held against a baseline in this run."""
+        if self._is_at_once:  # the others are yet to come, or with other workers: each may have one
+            return sum(map(selection.is_measured, self._held[0].item.session.items))
         return sum(
             verdict.limit is not None
             and verdict.limit.reference is not None

@@ -11,7 +11,7 @@ from perfsuite import baselines, history, outputs, patches
 from perfsuite.collect import SecondStage
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
-from perfsuite.fresh import Command
+from perfsuite.fresh import Command, without_workers
 from perfsuite.gathering import Gathered, gather
 from perfsuite.judge import is_suspicion
 from perfsuite.records import Result
@@ -32,6 +32,7 @@ class Ledger:
     params: dict[str, dict[str, object]] = field(default_factory=dict)
     environments: dict[str, Environment] = field(default_factory=dict)  # by device
     collected: set[str] = field(default_factory=set)
+    selected: set[str] = field(default_factory=set)  # by workers; elsewhere the session knows
     lines: dict[str, int] = field(default_factory=dict)  # where each test begins
     benchmarked: int = 0
 
@@ -52,7 +53,7 @@ class Ledger:
 
     def save_command(self) -> str:
         """Return the command that stores this run's readings."""
-        given = [str(argument) for argument in self.config.invocation_params.args]
+        given = without_workers([str(argument) for argument in self.config.invocation_params.args])
         return shlex.join(["pytest", "--save-baseline", *(a for a in given if a not in _NOT_REPEATED)])
 
 
@@ -109,7 +110,8 @@ class Ending:
     def _check_complete(self, session: pytest.Session) -> None:
         """Tell every baseline that nothing was held against; under --perf-strict that fails the run."""
         is_strict = self._options.settings({}).strict and not self._options.save_baseline
-        missing = [*self._unmatched(), *self._skipped({item.nodeid for item in session.items})]
+        selected = self._ledger.selected | {item.nodeid for item in session.items}
+        missing = [*self._unmatched(), *self._skipped(selected)]
         missing += [
             f"stored, but not measured by its test: {name}"
             for name in terminal.vanished(list(self._ledger.results.values()))

@@ -43,3 +43,11 @@ class HistoryUnusable(PerfsuiteError):
 
 class ChecklistMissed(PerfsuiteError):
     """A training misses items of its checklist."""
+
+
+class DeviceBusy(PerfsuiteError):
+    """A device that another run measures on was not free in time."""
+
+
+class LockUnusable(PerfsuiteError):
+    """A lock file or its folder cannot be used: measuring goes on without it."""

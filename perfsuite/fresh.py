@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ _LEFT_OUT_WITH_VALUE = (
     "--against",
 )
 _TAIL_LINES = 15
+_WORKERS = ("--numprocesses", "--maxprocesses", "--dist", "--tx", "--max-worker-restart", "--maxschedchunk")
+_WORKERS_JOINED = re.compile(rf"-n(\d+|auto|logical)$|({'|'.join(_WORKERS)})=")
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class Command:
     folder: Path
 
     @classmethod
-    def from_given(cls, given: Sequence[object], folder: Path) -> "Command":
+    def from_given(cls, given: Sequence[object], folder: Path | str) -> "Command":
         """Keep what selects and configures tests, leave out what writes, stops or judges."""
         kept: list[str] = []
         words = iter(str(word) for word in given)
@@ -61,7 +64,18 @@ class Command:
                 next(words, None)
             elif word not in _LEFT_OUT and not word.startswith(tuple(f"{n}=" for n in _LEFT_OUT_WITH_VALUE)):
                 kept.append(word)
-        return cls(tuple(kept), folder)
+        return cls(tuple(kept), Path(folder))
+
+
+def without_workers(given: Sequence[str]) -> list[str]:
+    """Leave out what would start workers of pytest-xdist."""
+    kept, words = [], iter(given)
+    for word in words:
+        if word == "-n" or word in _WORKERS:
+            next(words, None)
+        elif word != "-d" and not _WORKERS_JOINED.match(word):
+            kept.append(word)
+    return kept
 
 
 def take_session(command: Command, tests: Sequence[str]) -> Session:

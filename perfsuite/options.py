@@ -111,6 +111,12 @@ OPTIONS = (
         "with --save-baseline: write the new baselines as a patch for git apply, and leave the stored ones",
         "PATH",
     ),
+    Option(
+        "--perf-lock-timeout",
+        "how long to wait while another run measures on the same device; 0: fail at once (default: 30 min)",
+        "TIME",
+        "30 min",
+    ),
 )
 
 

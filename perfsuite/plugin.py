@@ -66,7 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if options.is_enabled(config) and not config.option.help:
         from perfsuite.roles import cast_roles
 
-        config.stash[RUN] = cast_roles(config)
+        run = cast_roles(config)
+        if run is not None:
+            config.stash[RUN] = run
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m: what is not selected needs no device

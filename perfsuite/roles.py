@@ -2,18 +2,32 @@
 
 import pytest
 
+from perfsuite import workers
 from perfsuite.answering import Answering, take_request
+from perfsuite.confirming import Confirming
+from perfsuite.ending import Ending, Ledger
 from perfsuite.options import given
+from perfsuite.queueing import Queueing
 from perfsuite.running import PerfRun
+from perfsuite.settings import read_options
 
 
-def cast_roles(config: pytest.Config) -> PerfRun:
-    """Register the hooks this process needs and return the run."""
+def cast_roles(config: pytest.Config) -> PerfRun | None:
+    """Register the hooks this process needs and return the run, None where only workers measure."""
+    if workers.is_sharing(config):
+        _register(config, _sharing_hooks(config))
+        return None
     request = take_request()
     hooks: dict[str, object] = {}
-    if request is None:
+    if workers.is_worker(config):
+        workers.own_card(config)
         run = PerfRun.from_config(config)
-        hooks |= _persons_hooks(run)
+        confirming = Confirming(run.ledger, workers.command_of(config), is_at_once=True)
+        hooks |= {"perfsuite-handing": workers.Handing(run), "perfsuite-confirming": confirming}
+        hooks["perfsuite-queueing"] = Queueing(run)
+    elif request is None:
+        run = PerfRun.from_config(config)
+        hooks |= {"perfsuite-queueing": Queueing(run), **_persons_hooks(run)}
     elif request["role"] == "arm":
         from perfsuite.arm import Arm
 
@@ -23,9 +37,20 @@ def cast_roles(config: pytest.Config) -> PerfRun:
     else:
         run = PerfRun.from_config(config, is_judging=False)
         hooks["perfsuite-answering"] = Answering(run.ledger, request)
-    for name, hook in {"perfsuite-run": run, **hooks}.items():
-        config.pluginmanager.register(hook, name)
+    _register(config, {"perfsuite-run": run, **hooks})
     return run
+
+
+def _register(config: pytest.Config, hooks: dict[str, object]) -> None:
+    for name, hook in hooks.items():
+        config.pluginmanager.register(hook, name)
+
+
+def _sharing_hooks(config: pytest.Config) -> dict[str, object]:
+    options = read_options(config)
+    ledger = Ledger(config, options)
+    sharing = workers.Sharing(ledger, workers.share_out(config, options))
+    return {"perfsuite-sharing": sharing, "perfsuite-ending": Ending(ledger)}
 
 
 def _persons_hooks(run: PerfRun) -> dict[str, object]:
@@ -39,7 +64,5 @@ def _persons_hooks(run: PerfRun) -> dict[str, object]:
                 f"perfsuite: --against stores and writes nothing; run {' and '.join(refused)} by itself"
             )
         return {"perfsuite-against": Against(run.ledger, run.device)}
-    from perfsuite.confirming import Confirming
-    from perfsuite.ending import Ending
-
-    return {"perfsuite-confirming": Confirming(run.ledger), "perfsuite-ending": Ending(run.ledger)}
+    confirming = Confirming(run.ledger, workers.command_of(run.ledger.config))
+    return {"perfsuite-confirming": confirming, "perfsuite-ending": Ending(run.ledger)}

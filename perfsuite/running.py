@@ -9,7 +9,7 @@ from perfsuite.collect import SecondStage, expect, parse_markers
 from perfsuite.devices import Device, open_device
 from perfsuite.ending import Ledger
 from perfsuite.environment import Environment
-from perfsuite.errors import PerfsuiteError
+from perfsuite.errors import DeviceMissing, PerfsuiteError
 from perfsuite.judging import judge_test
 from perfsuite.measure import Plan
 from perfsuite.meter import Conduct, Perf
@@ -52,11 +52,6 @@ class PerfRun:
         cls, config: pytest.Config, *, is_judging: bool = True, conduct: Conduct | None = None
     ) -> "PerfRun":
         """Refuse what cannot be measured honestly before anything is collected."""
-        if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
-            raise pytest.UsageError(
-                "perfsuite: tests measured in parallel on one device disturb each other; "
-                "run --perf without pytest-xdist (-n 0)"
-            )
         options = read_options(config)
         try:
             device = _open(config, options.settings({}).device)
@@ -159,7 +154,10 @@ class PerfRun:
 
     def _device(self, name: str) -> Device:
         if name not in self._devices:
-            self._devices[name] = _open(self._config, name)
+            device = _open(self._config, name)
+            if hasattr(self._config, "workerinput") and not device.modelled:
+                raise DeviceMissing(f"{name} is not this worker's own device; measure this test with -n 0")
+            self._devices[name] = device
         return self._devices[name]
 
     @pytest.hookimpl(tryfirst=True)  # before the test's fixtures go

@@ -17,6 +17,12 @@ def is_perf_test(item: pytest.Item) -> bool:
     return item.get_closest_marker("perf") is not None or _uses_our_fixture(item)
 
 
+def is_measured(item: pytest.Item) -> bool:
+    """Tell whether a test will use the device for itself: a performance test or a benchmark, not skipped."""
+    is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
+    return (is_perf_test(item) or is_benchmark) and item.get_closest_marker("skip") is None
+
+
 def _uses_our_fixture(item: pytest.Item) -> bool:
     if "perf" not in getattr(item, "fixturenames", ()):
         return False

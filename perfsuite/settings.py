@@ -44,6 +44,7 @@ class Options:
     html_path: Path | None = None
     export_dir: Path | None = None
     patch_path: Path | None = None
+    lock_seconds: float = 1800.0
     command_line: Mapping[str, object] = field(default_factory=dict)
     ini: Mapping[str, object] = field(default_factory=dict)
 
@@ -92,6 +93,7 @@ def read_options(config: pytest.Config) -> Options:
         html_path=path("perf_html"),
         export_dir=path("perf_export"),
         patch_path=path("perf_patch"),
+        lock_seconds=_figure("perf_lock_timeout", value("perf_lock_timeout"), Unit.SECONDS),
         command_line=said["command line"],
         ini=said["ini"],
     )

@@ -25,6 +25,14 @@ def pytest_configure(config):
         torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _locks_of_our_own(tmp_path_factory):
+    """Queue neither behind a measuring run on this machine nor behind the tests of another process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERFSUITE_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
     """The folder of a complete stand-in."""

@@ -78,7 +78,7 @@ class CudaDevice:
         self.name = f"cuda:{index}"
         # Tests say device="cuda"; it must mean the device that is measured.
         torch.cuda.set_device(index)
-        self._nvml = open_nvml(nvml_uuids(self._bare_uuid(), index, os.environ)) if nvml is None else nvml
+        self._nvml = open_nvml(nvml_uuids(self.bare_uuid(index), index, os.environ)) if nvml is None else nvml
 
     def facts(self) -> DeviceFacts:
         """Return the card's name, UUID and memory, the driver and CUDA."""
@@ -100,12 +100,13 @@ class CudaDevice:
             return None
         return None if version is None else str(version)
 
-    def _bare_uuid(self) -> str:
-        return str(self._torch.cuda.get_device_properties(self._index).uuid)
+    def bare_uuid(self, index: int) -> str:
+        """Return a card's UUID by torch's index, as torch prints it."""
+        return str(self._torch.cuda.get_device_properties(index).uuid)
 
     def _uuid(self) -> str:
         # torch prints the bare number; baselines want the prefix that says what it names.
-        bare = self._bare_uuid()
+        bare = self.bare_uuid(self._index)
         return bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
 
     def count(self) -> int:

@@ -66,7 +66,7 @@ def _benchmark(
         "group": None,
         "name": result.test.rsplit("::", 1)[-1] + suffix,
         "fullname": result.test + suffix,
-        "params": _plain(dict(params)) or None,
+        "params": plain(dict(params)) or None,
         "param": None,
         "options": {"timer": environment.device_kind, "warmup": reading.warmup_steps},
         "stats": stats(reading.rounds),
@@ -78,7 +78,7 @@ def _benchmark(
                 "modelled": reading.modelled,
                 "metrics": {
                     metric.name: {
-                        "value": _plain(reading.value(metric)),
+                        "value": plain(reading.value(metric)),
                         "unit": metric.unit.value,
                         "higher_is_better": metric.higher_is_better,
                     }
@@ -104,12 +104,12 @@ def _benchmark(
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return what JSON can hold: numbers that are none, and objects, become their text."""
     if isinstance(value, dict):
-        return {str(name): _plain(entry) for name, entry in value.items()}
+        return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(entry) for entry in value]
+        return [plain(entry) for entry in value]
     is_plain = (
         value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and isfinite(value))
     )

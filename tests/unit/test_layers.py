@@ -14,7 +14,7 @@ PACKAGE = Path(perfsuite.__file__).parent
 SUBJECT = PACKAGE.parent / "src" / "social_xlstm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KNOW_PYTEST = {"plugin", "options", "settings", "running", "ending", "selection", "conflicts", "hooks"}
-KNOW_PYTEST |= {"roles", "answering", "confirming", "against_run", "arm"}
+KNOW_PYTEST |= {"roles", "answering", "confirming", "against_run", "arm", "queueing", "workers"}
 STAGES = ("collect", "measure", "judge", "remember", "report")
 
 
@@ -97,6 +97,7 @@ def test_the_set_of_options_is_frozen():
         "--perf-html",
         "--perf-export",
         "--perf-patch",
+        "--perf-lock-timeout",
     ] == [option.flag for option in OPTIONS]
 
 
