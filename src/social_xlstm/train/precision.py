@@ -102,9 +102,9 @@ def compile_or_eager(model: nn.Module, example: torch.Tensor, *, mode: str | Non
     devices = [example.device] if example.device.type == "cuda" else []
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=devices):
-            # torch's own, while it loads its compiler and traces; as errors they would pass for a failure.
+            # torch's own, while it loads its compiler and traces; as errors they would pass for failures.
             warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not", UserWarning)
             compiled = torch.compile(model, mode=mode)
             _trial(compiled, model, example)
     # RuntimeError is the common parent of Dynamo's and Inductor's errors (no compiler, unsupported operation,
