@@ -17,6 +17,7 @@ from perfsuite.checkout import Checkout
 from perfsuite.errors import SessionFailed
 from perfsuite.fresh import REQUEST, Command
 from perfsuite.line import Line
+from perfsuite.world import without_ranks
 
 _ALWAYS = ("--perf", "-p", "no:cacheprovider", "--continue-on-collection-errors")
 _TAIL_LINES = 15
@@ -48,7 +49,11 @@ class ArmProcess:
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "pytest", *arguments, *_ALWAYS],
             cwd=folder,
-            env={**os.environ, REQUEST: str(request), "PYTHONPATH": _python_path(checkout, is_other)},
+            env={
+                **without_ranks(os.environ),
+                REQUEST: str(request),
+                "PYTHONPATH": _python_path(checkout, is_other),
+            },
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,

@@ -21,10 +21,11 @@ from perfsuite.device_causes import (
     sync_bound,
     under_filled,
 )
+from perfsuite.rank_causes import communication_bound, shared_cores, straggler
 from perfsuite.records import Reading
 
 # One loader has one cause, the first that fits: too many workers also start slowly, slow starts also wait.
-_LOADER: tuple[Rule, ...] = (oversubscribed, restarted, data_bound)
+_LOADER: tuple[Rule, ...] = (oversubscribed, shared_cores, restarted, data_bound)
 _DEVICE: tuple[Rule, ...] = (
     transfer_bound,
     launch_bound,
@@ -33,6 +34,8 @@ _DEVICE: tuple[Rule, ...] = (
     memory_tight,
     allocator_bound,
     host_bound,
+    straggler,
+    communication_bound,
 )
 
 

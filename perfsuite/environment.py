@@ -33,6 +33,7 @@ class Environment:
     threads: int | None
     commit: str | None = None
     dirty: bool | None = None
+    ranks: int | None = None
 
     @classmethod
     def from_device(
@@ -55,6 +56,7 @@ class Environment:
             threads=facts.threads,
             commit=commit,
             dirty=dirty,
+            ranks=facts.ranks,
         )
 
     @classmethod
@@ -73,6 +75,7 @@ class Environment:
         return {
             "device kind": self.device_kind,
             "device": self.device_name,
+            "ranks": f"{self.ranks}-ranks" if self.ranks else "",
             "threads": f"{self.threads}-threads" if self.threads else "",
             "CUDA": f"cuda{_minor(self.cuda)}" if self.cuda else "",
             "torch": f"torch{_minor(self.torch)}" if self.torch else "",

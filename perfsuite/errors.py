@@ -45,6 +45,10 @@ class ChecklistMissed(PerfsuiteError):
     """A training misses items of its checklist."""
 
 
+class RanksApart(PerfsuiteError):
+    """Processes that should measure together do not: one failed, is gone, or does something else."""
+
+
 class DeviceBusy(PerfsuiteError):
     """A device that another run measures on was not free in time."""
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.errors import SessionFailed
+from perfsuite.world import without_ranks
 
 REQUEST = "PERFSUITE_REQUEST"  # names the file with the request; taken away by the process that obeys it
 # Flags that would change what a child does, or let two processes write to one place.
@@ -86,7 +87,7 @@ def take_session(command: Command, tests: Sequence[str]) -> Session:
         ran = subprocess.run(
             [sys.executable, "-m", "pytest", *command.arguments, "--perf", "-p", "no:cacheprovider"],
             cwd=command.folder,
-            env={**os.environ, REQUEST: str(request)},
+            env={**without_ranks(os.environ), REQUEST: str(request)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -10,6 +10,7 @@ SHARES: Mapping[str, str] = {
     "launch_gaps": "launch gaps",
     "kernels": "kernels",
     "sync_waits": "sync waits",
+    "collectives": "collectives",
     "optimizer": "optimizer",
     "allocator": "allocator",
     "other": "other",

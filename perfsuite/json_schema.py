@@ -134,6 +134,7 @@ def readings_schema() -> Schema:
             "utilization_series": _list(_SHARE, 10_000),
             "shares": _SHARES,
             "clues": _object(others={"type": ["number", "string"], "maxLength": _LONG_TEXT}, most=100),
+            "ranks": _list(_FIGURES, 10_000),
             "against_baseline": {"type": ["string", "null"], "maxLength": _TEXT},
             "verdicts": _list(verdict, 1_000),
             "failed": {"type": "boolean"},

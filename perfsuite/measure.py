@@ -16,6 +16,7 @@ from perfsuite.plausible import implausible
 from perfsuite.records import Reading
 from perfsuite.statistics import median, relative_error
 from perfsuite.warmup import Warmup, warm_up
+from perfsuite.world import ALONE, Together
 
 MIN_STEPS = 10
 _MAX_STEPS = 200_000  # a step of microseconds is known by then, and its marks still fit into memory
@@ -34,6 +35,7 @@ class Plan:
     max_seconds: float = 10.0
     min_steps: int = MIN_STEPS
     progress: Progress = lambda *_: None
+    together: Together = ALONE  # ranks must do the same number of steps, or a collective waits for ever
 
 
 def measure_step(
@@ -41,7 +43,7 @@ def measure_step(
 ) -> Reading:
     """Measure a callable that takes nothing and does one training step."""
     with quiet_garbage():
-        warmup = warm_up(step, device, plan.max_seconds, plan.progress)
+        warmup = warm_up(step, device, plan.max_seconds, plan.progress, plan.together)
         timing = run_window(step, device, plan)
         seen = device.inspect(step, median(timing.step_seconds))
     samples = samples_per_step * len(timing.step_seconds)
@@ -66,7 +68,7 @@ def measure_loop(
     facts = LoaderFacts.from_loader(loader)
     with quiet_garbage():
         watch = LoaderWatch(loader)
-        warmup = warm_up(run, device, plan.max_seconds, plan.progress)
+        warmup = warm_up(run, device, plan.max_seconds, plan.progress, plan.together)
         # These batches were prepared while the warm-up ran: they come free and hide a slow loader.
         for _ in range(facts.prefetched):
             run()
@@ -78,6 +80,7 @@ def measure_loop(
             plan.max_seconds,
             max(plan.min_steps, 5 * facts.prefetched),
             plan.progress,
+            plan.together,
         )
         timing = run_window(run, device, longer)
         waited = feed.waited_seconds / timing.wall_seconds if timing.wall_seconds > 0 else None
@@ -89,7 +92,7 @@ def measure_loop(
             step(again(batch))
 
         seen = device.inspect(run, median(timing.step_seconds), resident)
-        if waited is not None and waited >= WORTH_A_LOOK:
+        if plan.together.any(waited is not None and waited >= WORTH_A_LOOK):
             clues |= {**sample_clues(loader), **_without_waiting(resident, device, longer)}
     shares = with_data_wait(seen.shares, None if waited is None else min(waited, 1.0))
     seen = replace(seen, shares=shares, clues={**seen.clues, **clues})
@@ -108,7 +111,12 @@ def measure_loop(
 
 def _without_waiting(resident: Callable[[], Any], device: Device, plan: Plan) -> dict[str, Clue]:
     """Run the step on one batch that is there: what it gains by that is the loader's share, proven."""
-    brief = Plan(_RERUN_SHARE * plan.min_seconds, _RERUN_SHARE * plan.max_seconds, progress=plan.progress)
+    brief = Plan(
+        _RERUN_SHARE * plan.min_seconds,
+        _RERUN_SHARE * plan.max_seconds,
+        progress=plan.progress,
+        together=plan.together,
+    )
     try:
         resident()
         device.wait()
@@ -147,13 +155,27 @@ class StopRule:
         self._steps += 1
         elapsed = self._device.now() - self._started
         self._plan.progress("measuring", self._steps, elapsed)
+        if self._plan.together.size > 1:
+            return self._agreed(window, elapsed)
         if elapsed >= self._plan.max_seconds or self._steps >= _MAX_STEPS:
             return True
         if self._steps < self._next_check or elapsed < self._plan.min_seconds:
             return False
         self._next_check = self._steps * _CHECK_GROWTH
+        return self._is_precise(window)
+
+    def _is_precise(self, window: Window) -> bool:
         error = relative_error(window.known())
         return error is not None and error <= _PRECISION
+
+    def _agreed(self, window: Window, elapsed: float) -> bool:
+        """Let the first rank decide, at steps all ranks know beforehand: asking costs a step its time."""
+        if self._steps < self._next_check:
+            return False
+        self._next_check = self._steps * _CHECK_GROWTH
+        is_over = elapsed >= self._plan.max_seconds or self._steps >= _MAX_STEPS
+        is_enough = elapsed >= self._plan.min_seconds and self._is_precise(window)
+        return bool(self._plan.together.first(is_over or is_enough))
 
 
 def read(

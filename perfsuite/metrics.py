@@ -7,8 +7,8 @@ from typing import Literal
 from perfsuite.counts import COUNTED
 from perfsuite.units import Unit
 
-Kind = Literal["step", "loop", "comparison", "benchmark"]
-_ALL_KINDS: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark"})
+Kind = Literal["step", "loop", "comparison", "benchmark", "scaling"]
+_ALL_KINDS: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark", "scaling"})
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,16 @@ _ROWS = (
         Unit.RATIO,
         False,
         kinds=frozenset({"comparison"}),
+    ),
+    Metric("rank_skew", "rank_skew", "rank skew", Unit.FRACTION, False),
+    Metric(
+        "scaling_efficiency",
+        "scaling_efficiency",
+        "scaling efficiency",
+        Unit.FRACTION,
+        True,
+        kinds=frozenset({"scaling"}),
+        judged_field="scaling_efficiency_low",
     ),
     *(
         Metric(

@@ -95,6 +95,12 @@ OPTIONS = (
         "REF",
     ),
     Option("--against-time", "how long --against measures each test (default: 60 s)", "TIME", "60 s"),
+    Option(
+        "--perf-rank-timeout",
+        "how long ranks wait for each other before all of them end (default: 60 s)",
+        "TIME",
+        "60 s",
+    ),
     Option("--perf-history", "append every reading to this file of JSON lines", "PATH"),
     Option(
         "--perf-explain",

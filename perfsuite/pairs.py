@@ -33,7 +33,10 @@ def measure_pair(
     """Measure `with_` against `without`; the reading is of `with_`, the other arm rides along."""
     with quiet_garbage():
         differs = None if read_result is None else difference(without(), with_(), read_result)
-        warmups = [warm_up(arm, device, plan.max_seconds / 2, plan.progress) for arm in (without, with_)]
+        warmups = [
+            warm_up(arm, device, plan.max_seconds / 2, plan.progress, plan.together)
+            for arm in (without, with_)
+        ]
         watch = device.start()  # not for its clock: to know whether the pairs count
         try:
             times = _interleave((without, with_), device, plan)
@@ -78,13 +81,13 @@ def _interleave(arms: tuple[Step, Step], device: Device, plan: Plan) -> tuple[li
             times[arm].append(device.now() - before)  # the clock ends here
         pairs, elapsed = len(times[0]), device.now() - started
         plan.progress("comparing", pairs, elapsed)
-        if pairs >= _MIN_PAIRS and elapsed >= plan.max_seconds:
-            return times
-        if pairs >= next_check and elapsed >= plan.min_seconds:
+        is_over = pairs >= _MIN_PAIRS and elapsed >= plan.max_seconds
+        if not is_over and pairs >= next_check and elapsed >= plan.min_seconds:
             next_check = pairs * _CHECK_GROWTH
             ratio, low, high = ratio_interval(list(zip(*times, strict=True)))
-            if high / ratio - 1 <= _PRECISION and 1 - low / ratio <= _PRECISION:
-                return times
+            is_over = high / ratio - 1 <= _PRECISION and 1 - low / ratio <= _PRECISION
+        if plan.together.first(is_over):
+            return times
 
 
 def _alone(
@@ -92,7 +95,7 @@ def _alone(
 ) -> Reading:
     """Run one arm by itself for the figures that turns would mix: peak memory and utilization."""
     seconds = max(plan.min_seconds, device.min_seconds if device.is_accelerator else 0.0)
-    brief = Plan(seconds * _ALONE_SHARE, seconds * _ALONE_SHARE, 1, plan.progress)
+    brief = Plan(seconds * _ALONE_SHARE, seconds * _ALONE_SHARE, 1, plan.progress, plan.together)
     timing = run_window(arm, device, brief)
     samples = samples_per_step * len(timing.step_seconds)
     return read(timing, warmup, device, kind="comparison", name=name, samples=samples)

@@ -1,7 +1,7 @@
 """What pytest loads on every run: options, markers, the perf fixture; the rest comes with --perf."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -17,10 +17,11 @@ RUN: "pytest.StashKey[PerfRun]" = pytest.StashKey()
 
 _MARKERS = (
     "perf(min_samples_per_s=, min_utilization=, max_peak_memory=, max_step_time=, max_data_wait=, "
-    "min_speedup=, tolerance=, …): performance test, run by --perf; limits in human units. Example: "
+    "min_speedup=, min_scaling_efficiency=, max_rank_skew=, tolerance=, …): performance test, run by --perf; "
+    "limits in human units. Example: "
     '@pytest.mark.perf(min_samples_per_s=2000, min_utilization="85 %", max_peak_memory="12 GiB")',
     "gpu: needs an accelerator; skipped with a reason where there is none. Example: pytest --perf -m gpu",
-    "multi_gpu(n=2): needs n accelerators; skipped with a reason where there are fewer",
+    "multi_gpu(n=2): needs n accelerators; a performance test is run by n processes, on a CPU too",
 )
 
 
@@ -79,9 +80,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selection.check_markers(items)
     run = config.stash.get(RUN, None)
     for item in items:
-        reason = selection.skip_reason(item, run.device_of(item) if run else None, is_on=run is not None)
+        reason = selection.skip_reason(
+            item,
+            run.device_of(item) if run else None,
+            is_on=run is not None,
+            ranks=run.ranks if run else None,
+        )
         if reason:
             item.add_marker(pytest.mark.skip(reason=reason))
+    if run is not None:
+        from perfsuite.launching import for_ranks
+
+        items[:] = [for_ranks(item, run) for item in items]
 
 
 @pytest.fixture
@@ -90,7 +100,7 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
     run = request.config.stash.get(RUN, None)
     if run is None:
         pytest.skip("performance test: run with --perf")
-    return run.meter(request.node)
+    return cast("Perf", run.meter(request.node))  # ranks elsewhere make no fixtures here
 
 
 @pytest.fixture

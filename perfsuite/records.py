@@ -33,6 +33,10 @@ class Reading:
     speedup_low: float | None = None
     speedup_high: float | None = None
     difference: float | None = None
+    rank_skew: float | None = None
+    scaling_efficiency: float | None = None
+    scaling_efficiency_low: float | None = None
+    scaling_efficiency_high: float | None = None
     counts: Mapping[str, float] = field(default_factory=dict)  # metric → figure
     relative: Mapping[str, float] = field(default_factory=dict)  # metric → step in rounds of a reference
     modelled: bool = False
@@ -46,6 +50,7 @@ class Reading:
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()  # why this measurement does not count
     conditions: Mapping[str, float] = field(default_factory=dict)  # clocks, power limit: what must not differ
+    ranks: tuple[Mapping[str, float], ...] = ()  # each rank's figures, where several measured together
     without: "Reading | None" = None  # a comparison's other arm
     shares: Mapping[str, float] = field(default_factory=dict)  # of the step's wall time, adding up to 1
     clues: Mapping[str, float | str] = field(default_factory=dict)  # what the diagnosis goes by

@@ -1,15 +1,23 @@
 """Which hooks a measuring run gets: those of a run by a person, or of a process another run started."""
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
 import pytest
 
 from perfsuite import workers
 from perfsuite.answering import Answering, take_request
 from perfsuite.confirming import Confirming
 from perfsuite.ending import Ending, Ledger
+from perfsuite.errors import PerfsuiteError
 from perfsuite.options import given
 from perfsuite.queueing import Queueing
 from perfsuite.running import PerfRun
 from perfsuite.settings import read_options
+from perfsuite.world import Place
+
+if TYPE_CHECKING:
+    from perfsuite.devices.ranks import Ranks
 
 
 def cast_roles(config: pytest.Config) -> PerfRun | None:
@@ -18,8 +26,11 @@ def cast_roles(config: pytest.Config) -> PerfRun | None:
         _register(config, _sharing_hooks(config))
         return None
     request = take_request()
+    place = _place()
     hooks: dict[str, object] = {}
-    if workers.is_worker(config):
+    if place is not None:
+        run = _on_a_rank(config, place, request, hooks)
+    elif workers.is_worker(config):
         workers.own_card(config)
         run = PerfRun.from_config(config)
         confirming = Confirming(run.ledger, workers.command_of(config), is_at_once=True)
@@ -38,6 +49,34 @@ def cast_roles(config: pytest.Config) -> PerfRun | None:
         run = PerfRun.from_config(config, is_judging=False)
         hooks["perfsuite-answering"] = Answering(run.ledger, request)
     _register(config, {"perfsuite-run": run, **hooks})
+    return run
+
+
+def _place() -> Place | None:
+    try:
+        return Place.from_environment()
+    except PerfsuiteError as error:
+        raise pytest.UsageError(f"perfsuite: {error}") from None
+
+
+def _on_a_rank(
+    config: pytest.Config, place: Place, request: Mapping[str, Any] | None, hooks: dict[str, object]
+) -> PerfRun:
+    """Give every rank the hooks that keep it in step, and the first one those that judge or answer."""
+    from perfsuite.rank_run import RankAnswering, RankRun
+
+    if given(config, "against"):
+        raise pytest.UsageError(
+            "perfsuite: --against compares one process with another; run it without torchrun"
+        )
+    run = PerfRun.from_config(config, is_judging=place.is_first and request is None, place=place)
+    hooks["perfsuite-rank"] = RankRun(config, cast("Ranks", run.together))
+    if request is not None:
+        hooks["perfsuite-answering"] = RankAnswering(run, request)
+    elif place.is_first:
+        hooks |= _persons_hooks(run)
+    if request is None and place.local_rank == 0:
+        hooks["perfsuite-queueing"] = Queueing(run)  # for all ranks of this machine, which wait for it
     return run
 
 

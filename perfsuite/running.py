@@ -1,26 +1,34 @@
 """The pytest hooks of a measuring run: the five verbs in order, one test after the other."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
 from perfsuite import baselines, benchmarks, selection
-from perfsuite.collect import SecondStage, expect, parse_markers
-from perfsuite.devices import Device, open_device
+from perfsuite.collect import parse_markers
+from perfsuite.devices import Device
 from perfsuite.ending import Ledger
 from perfsuite.environment import Environment
-from perfsuite.errors import DeviceMissing, PerfsuiteError
+from perfsuite.errors import PerfsuiteError
+from perfsuite.expecting import expectation
 from perfsuite.judging import judge_test
+from perfsuite.keeping import Conduct
 from perfsuite.measure import Plan
-from perfsuite.meter import Conduct, Perf
+from perfsuite.meter import Perf
 from perfsuite.noise import LEAST_SESSIONS
+from perfsuite.opening import Devices
 from perfsuite.progress import ProgressLine, open_terminal
 from perfsuite.records import Expectation, Result, Verdict
 from perfsuite.report import messages, terminal
 from perfsuite.settings import Options, read_options
 from perfsuite.validity import faults
+from perfsuite.world import Place
 
-METER = pytest.StashKey[Perf]()
+if TYPE_CHECKING:
+    from perfsuite.launching import Answer
+
+METER: "pytest.StashKey[Perf | Answer]" = pytest.StashKey()
 EXPECTATION = pytest.StashKey[Expectation]()
 _MAX_SECONDS = 10.0
 _BRIEF_SECONDS = 0.5
@@ -33,33 +41,39 @@ class PerfRun:
         self,
         config: pytest.Config,
         options: Options,
-        device: Device,
+        devices: Devices,
         *,
         is_judging: bool = True,
         conduct: Conduct | None = None,
     ) -> None:
+        self.together = devices.together
         self._config = config
         self._is_judging = is_judging
         self._conduct = conduct
         self._options = options
-        self.device = device
-        self._devices = {options.settings({}).device: device}
+        self.device = devices.first
+        self._devices = devices
         self.ledger = Ledger(config, options)
         self._terminal = open_terminal(config)  # now: during a test pytest holds the output back
 
     @classmethod
     def from_config(
-        cls, config: pytest.Config, *, is_judging: bool = True, conduct: Conduct | None = None
+        cls,
+        config: pytest.Config,
+        *,
+        is_judging: bool = True,
+        conduct: Conduct | None = None,
+        place: Place | None = None,
     ) -> "PerfRun":
         """Refuse what cannot be measured honestly before anything is collected."""
         options = read_options(config)
         try:
-            device = _open(config, options.settings({}).device)
+            devices = Devices(config, options, place)
             if options.save_baseline and options.patch_path is None:
                 baselines.check_writable(options.baseline_dir)
         except PerfsuiteError as error:
             raise pytest.UsageError(f"perfsuite: {error}") from None
-        return cls(config, options, device, is_judging=is_judging, conduct=conduct)
+        return cls(config, options, devices, is_judging=is_judging, conduct=conduct)
 
     def environment(self, device: Device) -> Environment:
         """Describe a device's environment, once."""
@@ -85,35 +99,28 @@ class PerfRun:
         """Note which tests there are."""
         self.ledger.collected = {item.nodeid for item in items}
 
-    def meter(self, item: pytest.Item) -> Perf:
+    def meter(self, item: pytest.Item) -> "Perf | Answer":
         """Collect what is expected of a test and return the object that measures it."""
         if METER not in item.stash:
             limits, said = parse_markers(item.iter_markers("perf"))
             settings = self._options.settings(said)
             try:
-                device = self._device(settings.device)
-                stored = baselines.find(self._options.baseline_dir, item.nodeid, self.environment(device))
+                device = self._devices.named(settings.device)
+                item.stash[EXPECTATION] = expectation(
+                    item.nodeid,
+                    limits,
+                    settings,
+                    device.tolerances,
+                    environment=self.environment(device),
+                    options=self._options,
+                )
             except PerfsuiteError as error:
                 pytest.fail(str(error), pytrace=False)
-            item.stash[EXPECTATION] = expect(
-                limits,
-                settings,
-                stored=stored.values,
-                conditions=stored.conditions,
-                places=stored.places,
-                match=stored.match,
-                match_reason=stored.reason,
-                device_tolerances=device.tolerances,
-                sessions=stored.sessions,
-                second=SecondStage(self._options.confirm, self._options.family_error),
-                before=stored.readings,
-                environment=stored.environment.to_stored() if stored.environment else {},
-            )
             min_seconds = device.min_seconds if settings.min_time is None else settings.min_time
             max_seconds = max(min_seconds, settings.max_time or _MAX_SECONDS)
             if self._conduct:  # the blocks are the measurement; this is for memory and counts
                 min_seconds = max_seconds = _BRIEF_SECONDS
-            plan = Plan(min_seconds, max_seconds, progress=self._progress())
+            plan = Plan(min_seconds, max_seconds, progress=self._progress(), together=self.together)
             device.begin_test()
             kept = item.stash[EXPECTATION].conditions
             item.stash[METER] = Perf(
@@ -126,9 +133,32 @@ class PerfRun:
             )
         return item.stash[METER]
 
+    @property
+    def ranks(self) -> int | None:
+        """Return how many processes torchrun started, None where it did not start this one."""
+        return self.together.size if self.together.size > 1 else None
+
+    @property
+    def is_conducted(self) -> bool:
+        """Tell whether another process says what is measured when."""
+        return self._conduct is not None
+
+    def take(self, item: pytest.Item, answer: "Answer") -> None:
+        """Take the readings of ranks as if they had been measured here."""
+        if answer.environment is None or not answer.readings:
+            return
+        self.ledger.environments[answer.readings[0].device] = answer.environment
+        limits, said = parse_markers(item.iter_markers("perf"))
+        settings = self._options.settings(said)
+        tolerances = self._devices.named(settings.device).tolerances
+        item.stash[METER] = answer
+        item.stash[EXPECTATION] = expectation(
+            item.nodeid, limits, settings, tolerances, environment=answer.environment, options=self._options
+        )
+
     def _is_beside(self, expectation: Expectation) -> bool:
         """Tell whether references are needed: for a baseline's sessions, or by a limit made of them."""
-        if self._conduct:
+        if self._conduct or self.together.size > 1:
             return False
         limits = [*expectation.limits, *(one for stored in expectation.by_reading.values() for one in stored)]
         is_saving = self._options.save_baseline and self._options.sessions >= LEAST_SESSIONS
@@ -137,10 +167,7 @@ class PerfRun:
     def device_of(self, item: pytest.Item) -> Device:
         """Return the device a test is to run on: its marker's, or the session's where that cannot be had."""
         _, said = parse_markers(item.iter_markers("perf"))
-        try:
-            return self._device(self._options.settings(said).device)
-        except PerfsuiteError:
-            return self.device  # the test itself will say why
+        return self._devices.of(self._options.settings(said).device)
 
     def _progress(self) -> ProgressLine:
         if self._terminal is None:
@@ -151,14 +178,6 @@ class PerfRun:
         """Close our way to the terminal."""
         if self._terminal is not None:
             self._terminal.close()
-
-    def _device(self, name: str) -> Device:
-        if name not in self._devices:
-            device = _open(self._config, name)
-            if hasattr(self._config, "workerinput") and not device.modelled:
-                raise DeviceMissing(f"{name} is not this worker's own device; measure this test with -n 0")
-            self._devices[name] = device
-        return self._devices[name]
 
     @pytest.hookimpl(tryfirst=True)  # before the test's fixtures go
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
@@ -174,7 +193,7 @@ class PerfRun:
                 yield
             except PerfsuiteError as error:
                 self._finish(item, error=str(error))
-                pytest.fail(str(error), pytrace=False)
+                raise pytest.fail.Exception(str(error), pytrace=False) from None
             except (pytest.skip.Exception, KeyboardInterrupt):
                 raise
             except BaseException as error:
@@ -211,7 +230,7 @@ class PerfRun:
             item.user_properties.extend(messages.properties(result))
         return result
 
-    def _verdicts(self, meter: Perf, expectation: Expectation) -> tuple[Verdict, ...]:
+    def _verdicts(self, meter: "Perf | Answer", expectation: Expectation) -> tuple[Verdict, ...]:
         is_strict = expectation.settings.strict and not self._options.save_baseline
         return judge_test(meter.kept, expectation, self.ledger.save_command() if is_strict else None)
 
@@ -225,8 +244,3 @@ def _answer_invalid(result: Result) -> None:
         case "skip":
             pytest.skip(text.splitlines()[0])
         # "warn" is told after the table: a Python warning would fail where warnings are errors.
-
-
-def _open(config: pytest.Config, name: str) -> Device:
-    offered: Device | None = config.hook.pytest_perf_device(config=config, name=name)
-    return offered if offered is not None else open_device(name, config.rootpath)

@@ -63,18 +63,33 @@ def accelerators_needed(item: pytest.Item) -> int:
     return count
 
 
-def skip_reason(item: pytest.Item, device: "Device | None", *, is_on: bool) -> str | None:
-    """Return why a test cannot run here, None if it can."""
+def is_ranked(item: pytest.Item) -> bool:
+    """Tell whether a test is measured by several processes together."""
+    return is_perf_test(item) and accelerators_needed(item) > 1
+
+
+def skip_reason(
+    item: pytest.Item, device: "Device | None", *, is_on: bool, ranks: int | None = None
+) -> str | None:
+    """Return why a test cannot run here, None if it can; `ranks` is how many torchrun started."""
     if is_perf_test(item) and not is_on:
         return "performance test: run with --perf"
     needed = accelerators_needed(item)
-    if not needed:
-        return None
+    if ranks is not None and is_perf_test(item):
+        return _skip_on_ranks(item, needed, ranks)
+    if not needed or (is_ranked(item) and device is not None and device.name == "cpu"):
+        return None  # a CPU has room for any number of ranks
     if device is None:
         return _skip_without_run(needed)
     if not device.is_accelerator:
         return f"needs an accelerator, --perf-device is {device.name}{_MODEL_HINT}"
     return None if device.count() >= needed else f"needs {needed} accelerators, there are {device.count()}"
+
+
+def _skip_on_ranks(item: pytest.Item, needed: int, ranks: int) -> str | None:
+    if not is_ranked(item):
+        return "measured by one process; run it without torchrun"
+    return None if ranks >= needed else f"needs {needed} ranks, torchrun started {ranks}"
 
 
 def _skip_without_run(needed: int) -> str | None:

@@ -39,6 +39,7 @@ class Options:
     family_error: float = 0.01
     against: str = ""
     against_seconds: float = 60.0
+    rank_seconds: float = 60.0
     history_path: Path | None = None
     explain: bool = False
     html_path: Path | None = None
@@ -88,6 +89,7 @@ def read_options(config: pytest.Config) -> Options:
         family_error=_share("perf_family_error", value("perf_family_error")),
         against=value("against") or "",
         against_seconds=_figure("against_time", value("against_time"), Unit.SECONDS),
+        rank_seconds=_figure("perf_rank_timeout", value("perf_rank_timeout"), Unit.SECONDS),
         history_path=path("perf_history"),
         explain=bool(value("perf_explain")),
         html_path=path("perf_html"),

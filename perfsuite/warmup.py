@@ -6,6 +6,7 @@ from typing import Any
 
 from perfsuite.devices import Device
 from perfsuite.statistics import median
+from perfsuite.world import ALONE, Together
 
 _STILL_FASTER = 0.05  # the later half being this much faster than the earlier is still warming up
 _MIN_STEPS = 3  # CUDA graphs warm up, record and only then replay
@@ -25,6 +26,7 @@ def warm_up(
     device: Device,
     budget_seconds: float,
     progress: Callable[[str, int, float], None] = lambda *_: None,
+    together: Together = ALONE,
 ) -> Warmup:
     """Run and time steps until they are steady or the budget is spent."""
     seconds: list[float] = []
@@ -39,9 +41,10 @@ def warm_up(
         seconds.append(device.now() - before)
         if (now := device.state()) != state:
             state, settled_at = now, len(seconds)
-        if is_steady(seconds[settled_at:]):
+        if together.first(is_steady(seconds[settled_at:])):
             return Warmup(len(seconds))
-        if device.now() - started >= budget_seconds and len(seconds) >= _MIN_STEPS:
+        is_spent = device.now() - started >= budget_seconds and len(seconds) >= _MIN_STEPS
+        if together.first(is_spent):
             return Warmup(len(seconds), (f"not steady after {len(seconds)} warm-up steps",))
 
 

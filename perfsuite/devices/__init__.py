@@ -24,6 +24,7 @@ class DeviceFacts:
     memory_bytes: int | None = None
     driver: str | None = None
     cuda: str | None = None
+    ranks: int | None = None  # how many processes measure together, each on one of these
 
 
 @dataclass(frozen=True)

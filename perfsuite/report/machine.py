@@ -92,6 +92,7 @@ def _benchmark(
                 "utilization_series": list(reading.series),
                 "shares": dict(reading.shares),
                 "clues": dict(reading.clues),
+                "ranks": [dict(figures) for figures in reading.ranks],
                 "against_baseline": against_baseline(result, reading),
                 "verdicts": [
                     {"outcome": v.outcome.value, "limit": v.limit.metric.limit_name if v.limit else None}

@@ -13,6 +13,7 @@ from perfsuite.metrics import METRICS
 from perfsuite.records import Match, Reading, Result
 from perfsuite.report.explanation import explain, stored_shares
 from perfsuite.report.messages import failure_text, invalid_text
+from perfsuite.report.ranks import plain, summary
 from perfsuite.report.terminal import against_baseline, verdict_word
 from perfsuite.units import Unit, show
 
@@ -122,9 +123,8 @@ def _details(number: int, result: Result) -> str:
         told = "".join(f"<li>{_e(line)}</li>" for line in lines)
         notes = "".join(f"<li>note: {_e(note)}</li>" for note in reading.notes)
         title = f"<h3>{_e(reading.name)}</h3>" if len(result.readings) > 1 else ""
-        parts.append(
-            f"{title}<ul>{told}{notes}</ul><div class=charts data-test={number} data-reading={at}></div>"
-        )
+        parts.append(f"{title}<ul>{told}{notes}</ul>{_ranks(reading)}")
+        parts.append(f"<div class=charts data-test={number} data-reading={at}></div>")
     parts.append(f"<details class=environment data-test={number}></details>")
     is_open = " open" if word in ("failed", "invalid") else ""
     return (
@@ -132,6 +132,21 @@ def _details(number: int, result: Result) -> str:
         f"{_chip(word)} {_e(result.test)}</summary>"
         f"{''.join(parts)}</details>"
     )
+
+
+def _ranks(reading: Reading) -> str:
+    """Return every rank's figures as a table, nothing where one process measured."""
+    if not reading.ranks:
+        return ""
+    titles = list(dict.fromkeys(title for figures in reading.ranks for title in plain(figures)))
+    head = "".join(f"<th scope=col>{_e(title)}</th>" for title in titles)
+    rows = "".join(
+        f"<tr><th scope=row>rank {rank}</th>"
+        + "".join(f"<td>{_e(plain(figures).get(title, '–'))}</td>" for title in titles)
+        + "</tr>"
+        for rank, figures in enumerate(reading.ranks)
+    )
+    return f"<p>{_e(summary(reading))}</p><table class=ranks><tr><td></td>{head}</tr>{rows}</table>"
 
 
 def _passed(result: Result) -> str:

@@ -7,6 +7,7 @@ from perfsuite.metrics import METRICS, Metric, primary_metric
 from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.records import Match, Outcome, Reading, Result
 from perfsuite.report.explanation import explanations
+from perfsuite.report.ranks import rank_lines
 from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
@@ -85,7 +86,8 @@ def _columns(readings: Iterable[Reading]) -> list[Column]:
     shown = ["samples_per_s", "utilization", "peak_memory", "step_time"]
     readings = list(readings)
     kinds = {reading.kind for reading in readings}
-    shown += [name for name in ("data_wait", "speedup") if METRICS[name].kinds & kinds]
+    shown += [name for name in ("data_wait", "speedup", "scaling_efficiency") if METRICS[name].kinds & kinds]
+    shown += ["rank_skew"] if any(reading.rank_skew is not None for reading in readings) else []
     counted = [
         name for name in ("kernels", "syncs") if any(r.value(METRICS[name]) is not None for r in readings)
     ]
@@ -176,6 +178,7 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
             f"{_tests(few)} a baseline of fewer than {LEAST_SESSIONS} sessions, judged by a fixed tolerance"
         )
         lines.append((f"{told}; {save_command} measures {LEAST_SESSIONS}", ""))
+    lines.extend((line, "") for line in rank_lines(results))
     for result in results:
         for reading in result.readings:
             lines.extend((f"note: {_test_name(result, reading)}: {note}", "") for note in reading.notes)

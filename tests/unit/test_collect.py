@@ -29,6 +29,8 @@ def test_every_metric_has_one_limit_name():
         "max_data_wait",
         "min_speedup",
         "max_difference",
+        "max_rank_skew",
+        "min_scaling_efficiency",
         "max_step_in_products",
         "max_step_in_copies",
         "max_step_in_tiny_ops",

@@ -15,6 +15,7 @@ SUBJECT = PACKAGE.parent / "src" / "social_xlstm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KNOW_PYTEST = {"plugin", "options", "settings", "running", "ending", "selection", "conflicts", "hooks"}
 KNOW_PYTEST |= {"roles", "answering", "confirming", "against_run", "arm", "queueing", "workers"}
+KNOW_PYTEST |= {"rank_run", "launching", "opening"}
 STAGES = ("collect", "measure", "judge", "remember", "report")
 
 
@@ -92,6 +93,7 @@ def test_the_set_of_options_is_frozen():
         "--perf-family-error",
         "--against",
         "--against-time",
+        "--perf-rank-timeout",
         "--perf-history",
         "--perf-explain",
         "--perf-html",

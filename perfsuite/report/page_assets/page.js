@@ -4,7 +4,7 @@
   const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const NOW = "#2f7de1", BEFORE = "#9aa3ad";
   const SHARE_COLOURS = {
-    data_wait: "#d9822b", transfer: "#8e5bd0", launch_gaps: "#d64550", kernels: "#2f9e62",
+    data_wait: "#d9822b", transfer: "#8e5bd0", launch_gaps: "#d64550", kernels: "#2f9e62", collectives: "#1aa3a3",
     sync_waits: "#c9408f", optimizer: "#2f7de1", allocator: "#8a6d3b", other: "#9aa3ad",
   };
   const SCALES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];

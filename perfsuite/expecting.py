@@ -1,0 +1,37 @@
+"""What a test is expected to reach, from its markers, the options and what is stored for its environment."""
+
+from collections.abc import Mapping
+
+from perfsuite import baselines
+from perfsuite.collect import SecondStage, expect
+from perfsuite.environment import Environment
+from perfsuite.metrics import Tolerance
+from perfsuite.records import Expectation, Limit, Settings
+from perfsuite.settings import Options
+
+
+def expectation(
+    test: str,
+    limits: tuple[Limit, ...],
+    settings: Settings,
+    tolerances: Mapping[str, Tolerance],
+    *,
+    environment: Environment,
+    options: Options,
+) -> Expectation:
+    """Find the baseline of a test and join it with what its markers ask."""
+    stored = baselines.find(options.baseline_dir, test, environment)
+    return expect(
+        limits,
+        settings,
+        stored=stored.values,
+        conditions=stored.conditions,
+        places=stored.places,
+        match=stored.match,
+        match_reason=stored.reason,
+        device_tolerances=tolerances,
+        sessions=stored.sessions,
+        second=SecondStage(options.confirm, options.family_error),
+        before=stored.readings,
+        environment=stored.environment.to_stored() if stored.environment else {},
+    )

@@ -1,0 +1,55 @@
+"""Collectives in a profile: how long, and how much of it work hides."""
+
+import pytest
+
+from perfsuite.devices.collectives import Seen, split
+
+RANGE = Seen("perfsuite collectives", 0.0, 1.0, False)
+
+
+def host(name, start, end):
+    return Seen(name, start, end, False)
+
+
+def card(name, start, end):
+    return Seen(name, start, end, True)
+
+
+@pytest.mark.parametrize(
+    ("collective", "expected_hidden"), [((0.1, 0.3), 1.0), ((0.3, 0.5), 0.5), ((0.5, 0.7), 0.0)]
+)
+def test_what_work_covers_is_hidden(collective, expected_hidden):
+    """Work until 0.4 s; a collective inside, across its end, and behind it."""
+    seen = split([RANGE, host("aten::mm", 0.0, 0.4), host("gloo:all_reduce", *collective)], 2)
+    assert pytest.approx(0.1) == seen.figures["collective_seconds"]
+    assert pytest.approx(expected_hidden) == seen.figures["collective_hidden_share"]
+    assert pytest.approx(0.2 * (1 - expected_hidden)) == seen.clues["collective_exposed_share"]
+    assert pytest.approx(1.0) == sum(seen.shares.values())
+
+
+def test_a_card_is_judged_by_its_kernels_not_by_its_host():
+    """NCCL's kernels are collectives, the host's operators no work where there is a card."""
+    seen = split(
+        [
+            RANGE,
+            host("aten::mm", 0.0, 1.0),
+            card("sgemm", 0.0, 0.4),
+            card("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0.2, 0.8),
+        ],
+        1,
+    )
+    assert pytest.approx(0.6) == seen.figures["collective_seconds"]
+    assert pytest.approx(0.2 / 0.6) == seen.figures["collective_hidden_share"]
+
+
+def test_calls_of_collectives_are_no_work():
+    """The host that waits inside c10d hides nothing."""
+    seen = split([RANGE, host("c10d::allreduce_", 0.0, 1.0), host("gloo:all_reduce", 0.0, 1.0)], 1)
+    assert 0.0 == seen.figures["collective_hidden_share"]
+
+
+def test_without_collectives_there_is_no_share_of_them():
+    """None of them is hidden, and none is not."""
+    seen = split([RANGE, host("aten::mm", 0.0, 0.5)], 1)
+    assert "collective_hidden_share" not in seen.figures
+    assert 0.0 == seen.figures["collective_seconds"]

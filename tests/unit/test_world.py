@@ -1,0 +1,48 @@
+"""Which of several processes this is."""
+
+import pytest
+
+from perfsuite.errors import RanksApart
+from perfsuite.world import ALONE, Place, without_ranks
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, None),
+        ({"RANK": "0"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),  # torchrun with one process is no company
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 2, 1, 2)),
+        (
+            {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
+            Place(5, 8, 1, 4),
+        ),
+    ],
+)
+def test_torchruns_variables_are_read(environment, expected):
+    """Without company there is no place in it."""
+    assert expected == Place.from_environment(environment)
+
+
+@pytest.mark.parametrize("environment", [{"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}])
+def test_an_impossible_place_is_refused(environment):
+    """With the remedy."""
+    with pytest.raises(RanksApart, match="start with torchrun"):
+        Place.from_environment(environment)
+
+
+def test_one_machine_or_several():
+    """Only on one machine can the first rank start ranks of its own."""
+    assert Place(0, 4, 0, 4).is_one_machine
+    assert not Place(0, 4, 0, 2).is_one_machine
+
+
+def test_a_ranks_child_is_no_rank():
+    """What torchrun set is taken away, the rest stays."""
+    given = {"RANK": "0", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "PATH": "/bin"}
+    assert {"PATH": "/bin"} == without_ranks(given)
+
+
+def test_one_process_agrees_with_itself():
+    """So that nobody has to ask whether there are others."""
+    assert (3, True, [3]) == (ALONE.first(3), ALONE.any(True), ALONE.gather(3))
