@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
 
-.PHONY: help perf model claims sabotage test lint bench bench-verdicts install clean
+.PHONY: help perf model claims sabotage test lint bench document-002 bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -36,6 +36,9 @@ bench: $(INSTALLED)  ## how fast the subject is (speed.json), and what the plugi
 	$(RUN) benchmarks.speed
 	$(RUN) benchmarks.startup
 	$(RUN) benchmarks.sampler
+
+document-002: $(INSTALLED)  ## one rank against several on the second document's training (ARGS="--ranks 4")
+	$(RUN) benchmarks.document_002 $(ARGS)
 
 bench-verdicts: $(INSTALLED)  ## false alarms and slowdowns found, ours beside pytest-benchmark's and asv's (12 minutes)
 	@mkdir -p .benchmarks && rm -f .benchmarks/verdicts.jsonl
