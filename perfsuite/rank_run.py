@@ -5,12 +5,12 @@ import pickle
 import signal
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from perfsuite import selection
+from perfsuite.answering import Answering
 from perfsuite.errors import PerfsuiteError
 from perfsuite.launching import Answer
 from perfsuite.running import METER, PerfRun
@@ -103,40 +103,32 @@ class RankRun:
         self._ranks.leave()
 
 
-class RankAnswering:
+class RankAnswering(Answering):
     """Run the one test that was asked for; the first rank writes down what all of them found."""
 
     def __init__(self, run: PerfRun, request: Mapping[str, Any]) -> None:
+        super().__init__(run.ledger, request)
         self._run = run
-        self._tests = set(request["tests"])
-        self._path = Path(request["answer"])
-        self._answer = Answer()
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out every other test."""
-        others = [item for item in items if item.nodeid not in self._tests]
-        items[:] = [item for item in items if item.nodeid in self._tests]
-        config.hook.pytest_deselected(items=others)
+        self._found = Answer()
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         """Take the readings with the limits of their calls."""
         if METER in item.stash:
             environment = self._run.environment(self._run.device)
-            self._answer = replace(self._answer, kept=list(item.stash[METER].kept), environment=environment)
+            self._found = replace(self._found, kept=list(item.stash[METER].kept), environment=environment)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take what went wrong."""
         if report.failed:
-            self._answer = replace(self._answer, failure=report.longreprtext)
+            self._found = replace(self._found, failure=report.longreprtext)
         elif report.skipped:
-            self._answer = replace(self._answer, skipped=str(report.longrepr[2]).removeprefix("Skipped: "))  # type: ignore[index]
+            self._found = replace(self._found, skipped=str(report.longrepr[2]).removeprefix("Skipped: "))  # type: ignore[index]
 
     def pytest_sessionfinish(self) -> None:
         """Write the answer."""
         if self._run.together.rank == 0:
-            self._path.write_bytes(pickle.dumps(self._answer))
+            self._answer.write_bytes(pickle.dumps(self._found))
 
 
 def _runs(item: pytest.Item) -> bool:

@@ -20,12 +20,12 @@ SIZE = Size(windows=8, detectors=16)
 COMMANDS = ("step", "gradients", "stop")
 
 
-def build(world: World, *, alone: bool) -> Training:
+def join_world(world: World, device: str = "cpu", *, alone: bool = False) -> Training:
     """Build this process's training on its share of the batch, joined with the others unless alone."""
-    made = training("cpu", SIZE)
+    made = training(device, SIZE)
     share = parts(made.batch, world.size)[world.rank]
     joined = World() if alone else world
-    wrapped = wrap(made.model, joined, torch.device("cpu"))
+    wrapped = wrap(made.model, joined, torch.device(device))
     recipe = replace(
         made.recipe,
         model=wrapped.call,
@@ -58,7 +58,7 @@ def main() -> None:
     torch.set_num_threads(1)
     world = World(int(sys.argv[1]), 2)
     dist.init_process_group("gloo", init_method=sys.argv[2], rank=world.rank, world_size=world.size)
-    made = build(world, alone=sys.argv[3] == "alone")
+    made = join_world(world, alone=sys.argv[3] == "alone")
     while True:
         line = sys.stdin.readline().split() if world.is_first else []
         told = torch.tensor([COMMANDS.index(line[0]) if line else 2])
