@@ -7,7 +7,6 @@ import textwrap
 import pytest
 import torch
 
-from social_xlstm.config import TrainerConfig
 from social_xlstm.errors import InputError
 from social_xlstm.train.distributed import World, check_devices, process_group, wrap
 

@@ -160,7 +160,14 @@ def wrap(
         static_graph=has_static_graph(config),
     )
     if config.gradient_compression != "none":
-        parallel.register_comm_hook(None, _HOOKS[config.gradient_compression])
+        compress = _HOOKS[config.gradient_compression]
+
+        # Torch refuses its bfloat16 hook by name on anything but nccl, though gloo adds bfloat16 as well;
+        # whether it can here was tried above.
+        def send(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            return compress(None, bucket)
+
+        parallel.register_comm_hook(None, send)
     return Wrapped(parallel, parallel.no_sync)
 
 
