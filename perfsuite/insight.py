@@ -11,6 +11,7 @@ SHARES: Mapping[str, str] = {
     "kernels": "kernels",
     "sync_waits": "sync waits",
     "optimizer": "optimizer",
+    "collective": "gradient exchange",
     "allocator": "allocator",
     "other": "other",
 }

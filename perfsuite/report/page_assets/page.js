@@ -5,7 +5,7 @@
   const NOW = "#2f7de1", BEFORE = "#9aa3ad";
   const SHARE_COLOURS = {
     data_wait: "#d9822b", transfer: "#8e5bd0", launch_gaps: "#d64550", kernels: "#2f9e62",
-    sync_waits: "#c9408f", optimizer: "#2f7de1", allocator: "#8a6d3b", other: "#9aa3ad",
+    sync_waits: "#c9408f", optimizer: "#2f7de1", collective: "#14b8c4", allocator: "#8a6d3b", other: "#9aa3ad",
   };
   const SCALES = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"], [1e-9, "ns"]];
   const scaleOf = (seconds) => SCALES.find(([size]) => seconds >= size) || SCALES[3];
