@@ -11,9 +11,9 @@ from perfsuite.errors import DeviceMissing
 LINKS = ("nvlink", "pcie")
 MOST_CARDS = 16  # of one machine: the ring knows no network
 FIRST_BUCKET_BYTES, BUCKET_BYTES = 2**20, 25 * 2**20  # DDP's, unless it is told otherwise
-# Estimates; a card's entry may say otherwise (link_share, link_seconds).
-# Shares: NCCL's maintainers speak of 370 of the H100's 450 GB/s in a ring (NVIDIA/nccl-tests, issue 212); over
-# PCIe people report 20 of 31.5 GB/s (nccl-tests, issue 178), 35 and 28 of 63 (NVIDIA/nccl, issue 1639).
+# Estimates; a card's entry may say otherwise (link_share, link_seconds). The numbers name issues on GitHub.
+# Shares: NCCL's maintainers speak of 370 of the H100's 450 GB/s in a ring (NVIDIA/nccl-tests 212); over
+# PCIe people report 20 of 31.5 GB/s (nccl-tests 178), 35 and 28 of 63 (NVIDIA/nccl 1639).
 _SHARES = {"nvlink": 0.8, "pcie": 0.55}
 # Seconds of one hop: what NCCL's own tuning table has for rings of its Simple protocol.
 _HOP_SECONDS = {"nvlink": 3.4e-6, "pcie": 5.7e-6}

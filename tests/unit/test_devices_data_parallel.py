@@ -6,7 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from perfsuite.devices.data_parallel import exchange
 from perfsuite.devices.gpus import Card, find_card
@@ -193,6 +194,54 @@ def test_a_training_on_four_cards_tells_what_its_gradients_cost():
         alone.wall_seconds / reading.wall_seconds
     )
     assert alone.counts == reading.counts
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(128, 256, 2, batch_first=True), nn.Linear(256, 1)
+
+    def forward(self, features):
+        return self.head(self.cell(features)[0])
+
+
+@pytest.fixture
+def process_group():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (
+            lambda: nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 4)),
+            (2, 512),
+        ),
+        (lambda: nn.Sequential(*[nn.Linear(1536, 1536) for _ in range(6)]), (2, 1536)),
+        (Recurrent, (2, 5, 128)),
+    ],
+    ids=["small", "beyond 25 MiB", "recurrent"],
+)
+def test_the_buckets_are_those_of_torchs_own_ddp(process_group, make, shape):
+    """A real DDP, asked how it cut the same model's gradients once it had seen them arrive."""
+    ddp = DistributedDataParallel(make())
+    for _ in range(3):
+        ddp(torch.ones(shape)).sum().backward()
+    expected = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    device = opened("2xa10")
+    device.begin_test()
+    try:
+        model, features = make().to("cpu:0"), torch.ones(shape, device="cpu:0")
+        window = device.start()
+        model(features).sum().backward()
+        window.mark()
+        window.close()
+    finally:
+        device.end_test()
+    (cut,) = sent(*window.steps)
+    assert expected == ", ".join(map(str, cut))
 
 
 def test_nvlink_is_faster_than_pcie():
