@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from perfsuite.devices import what_if as replay
 from perfsuite.devices.data_parallel import exchange
 from perfsuite.devices.gpus import Card, find_card
 from perfsuite.devices.kernels import Family, Gradient, HostWork, Kernel, Launch, OptimizerMark, Reduce, Sync
@@ -17,7 +18,7 @@ from perfsuite.devices.model import ModelDevice
 from perfsuite.devices.places import UNKNOWN
 from perfsuite.devices.timeline import CAUSES, Timeline
 from perfsuite.devices.what_if import what_if
-from perfsuite.modelled import model_step
+from perfsuite.modelled import model_loop, model_step
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20
@@ -145,6 +146,14 @@ def test_the_share_of_the_exchange_is_what_a_step_would_gain_without_it():
     assert 5 / 24 == pytest.approx(shares["collective"])
     assert 1 == pytest.approx(sum(shares.values()))
     assert "collective" not in what_if([[kernel(4)]], CARD).shares
+
+
+def test_a_huge_step_tells_its_exchange_by_its_gaps(monkeypatch):
+    """It is not played again, and the idle stretch has its cause."""
+    monkeypatch.setattr(replay, "_HUGE_EVENTS", 1)
+    step = two_buckets([kernel(4)])
+    shares = what_if(exchange([step], RING).steps, CARD, played(step)).shares
+    assert 5 / 24 == pytest.approx(shares["collective"])
 
 
 def opened(name):
@@ -290,6 +299,44 @@ def test_a_step_without_gradients_exchanges_nothing():
     assert 1 == reading.reported["modelled_scaling_efficiency"]
     assert "modelled_collective_hidden_share" not in reading.reported
     assert "modelled: 4 NVIDIA A10 over PCIe, no gradients and so no collective" in reading.notes
+
+
+def test_a_step_that_moves_nothing_sends_its_gradients_too():
+    """Every tensor is taken to be on the card, the parameters with them."""
+    device = opened("2xa10")
+    device.begin_test()
+    try:
+        model, features = nn.Linear(64, 64), torch.ones(8, 64)
+        reading = model_step(lambda: model(features).sum().backward(), device, lambda *_: None, 8)
+    finally:
+        device.end_test()
+    assert 64 * 65 * 4 == reading.reported["modelled_collective_bytes"]
+
+
+def test_a_loop_scales_by_its_steps():
+    """A loader that is late changes neither the exchange nor the efficiency."""
+    figures = []
+    for batch_seconds in (0.0, 0.5):
+        device = opened("2xa10")
+        device.begin_test()
+        try:
+            model = nn.Linear(512, 512).to("cpu:0")
+            loader = torch.utils.data.DataLoader(torch.ones(64, 512), batch_size=16)
+            reading = model_loop(
+                loader,
+                lambda batch, model=model: model(batch.to("cpu:0")).sum().backward(),
+                device,
+                lambda *_: None,
+                samples=None,
+                batch_seconds=batch_seconds,
+            )
+        finally:
+            device.end_test()
+        figures.append(
+            [reading.reported[f"modelled_{name}"] for name in ("collective_seconds", "scaling_efficiency")]
+        )
+    assert figures[0] == figures[1]
+    assert 0 < figures[0][1] < 1
 
 
 def test_frozen_parameters_and_those_of_the_host_are_not_sent():
