@@ -30,7 +30,8 @@ OPTIONS = (
     ),
     Option(
         "--perf-device",
-        "device: auto (CUDA if there is one, else CPU), cpu, cuda, cuda:N, or a modelled GPU: model:CARD",
+        "device: auto (CUDA if there is one, else CPU), cpu, cuda, cuda:N, or a modelled GPU: model:CARD, "
+        "several of them: model:4xCARD, model:4xCARD@nvlink, model:4xCARD@pcie",
         "NAME",
         "auto",
     ),

@@ -1,6 +1,7 @@
 """The pytest hooks of a measuring run: the five verbs in order, one test after the other."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -67,6 +68,8 @@ class PerfRun:
     ) -> "PerfRun":
         """Refuse what cannot be measured honestly before anything is collected."""
         options = read_options(config)
+        if place is not None and not place.is_one_machine:
+            options = replace(options, sessions=1, confirm=0)  # no rank can start fresh ones on all machines
         try:
             devices = Devices(config, options, place)
             if options.save_baseline and options.patch_path is None:

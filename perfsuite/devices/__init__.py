@@ -9,7 +9,7 @@ from perfsuite.errors import DeviceMissing
 from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
 
-KNOWN = ("auto", "cpu", "cuda", "cuda:N", "model:CARD")
+KNOWN = ("auto", "cpu", "cuda", "cuda:N", "model:CARD", "model:NxCARD@LINK")
 
 
 @dataclass(frozen=True)

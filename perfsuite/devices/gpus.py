@@ -30,6 +30,7 @@ class Card:
     memory_kind: str = ""
     l2_bytes: float = 4e6
     pcie_bandwidth: float = 15.75e9
+    nvlink_bandwidth: float = 0.0  # of one direction to all others; 0: it has none
     watts: float = 0.0
     process_nm: int = 0
     generation: str = ""
@@ -38,6 +39,9 @@ class Card:
     launch_seconds: float = 4e-6
     sync_seconds: float = 10e-6
     kernel_seconds: float = 3e-6
+    # What collectives reach of their link, and a hop's latency; None: links.py's estimates.
+    link_share: float | None = None
+    link_seconds: float | None = None
     is_host: bool = False  # a processor calibrated as a card: operators run one after the other
     compute_share: float | None = None  # sustained share of the peak; None: from the sheet's rules
     bandwidth_share: float | None = None

@@ -90,5 +90,27 @@ class OptimizerMark:
     is_begin: bool
 
 
+@dataclass(frozen=True)
+class Gradient:
+    """A parameter has its gradient; noted where several cards are modelled, and costs nothing."""
+
+    parameter: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """A bucket of gradients is full: its all-reduce may start."""
+
+    size_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What comes next on the device needs every bucket sent so far."""
+
+
+REDUCED = Reduced()
 VIEW = HostWork("view", 0, UNKNOWN)  # launches nothing, yet the host has to make it
-Event = Launch | Sync | Copy | HostWork | OptimizerMark
+Event = Launch | Sync | Copy | HostWork | OptimizerMark | Gradient | Reduce | Reduced

@@ -9,9 +9,10 @@ import torch
 
 from perfsuite.devices import DeviceFacts
 from perfsuite.devices.as_cuda import as_on_cuda, tensors_in
-from perfsuite.devices.gpus import Card, find_card
+from perfsuite.devices.gpus import Card
 from perfsuite.devices.kernels import OptimizerMark
 from perfsuite.devices.kinds import watch_optimizers
+from perfsuite.devices.links import Ring, find_cards
 from perfsuite.devices.model_window import ModelWindow
 from perfsuite.devices.optimizer_marks import around_optimizers
 from perfsuite.devices.placement import Placement
@@ -25,8 +26,9 @@ _TIMES = ("step_time", "speedup")
 
 
 def open_model(name: str, root: Path | None = None) -> "ModelDevice":
-    """Return the modelled card of that name."""
-    return ModelDevice(find_card(name, root), root or Path.cwd())
+    """Return the modelled card of that name, or several: 4xa10, 4xa10@pcie."""
+    card, ring = find_cards(name, root)
+    return ModelDevice(card, root or Path.cwd(), ring)
 
 
 class ModelDevice:
@@ -43,9 +45,12 @@ class ModelDevice:
         "samples_per_s": Tolerance(1.0, least=1.0),
     }
 
-    def __init__(self, card: Card, root: Path) -> None:
+    def __init__(self, card: Card, root: Path, ring: Ring | None = None) -> None:
         self.card = card
+        self.ring = ring  # steps run once, as on the first of its cards
         self.name = f"model:{card.name}"
+        if ring is not None:
+            self.name = f"model:{ring.count}x{card.name}@{ring.link.name}"
         self._root = root
         self._open = contextlib.ExitStack()
         self.watcher: Watcher | None = None
@@ -53,16 +58,20 @@ class ModelDevice:
     def facts(self) -> DeviceFacts:
         """Return the card's name as that of a model."""
         how = "calibrated" if self.card.is_calibrated else "from its sheet"
+        kind, title, ring = self.card.name, self.card.title, self.ring
+        if ring is not None:
+            kind = f"{ring.count}x{kind}-{ring.link.name}"
+            title = f"{ring.count} {title} over {ring.link.title}"
         return DeviceFacts(
-            f"model-{self.card.name}",
-            f"{self.card.title} modelled",
+            f"model-{kind}",
+            f"{title} modelled",
             f"modelled, the card {how}",
             memory_bytes=int(self.card.memory_bytes),
         )
 
     def count(self) -> int:
-        """Return 1: several cards are not modelled."""
-        return 1
+        """Return how many cards are modelled."""
+        return 1 if self.ring is None else self.ring.count
 
     def now(self) -> float:
         """Return 0: a modelled card has no clock of its own outside a window."""
@@ -122,4 +131,4 @@ class ModelDevice:
         if self.watcher is None:
             self.begin_test()
         assert self.watcher is not None
-        return ModelWindow(self.watcher, self.card)
+        return ModelWindow(self.watcher, self.card, self.ring)

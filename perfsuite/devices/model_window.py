@@ -3,12 +3,16 @@
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from perfsuite.devices import Timing
+from perfsuite.devices.data_parallel import Exchange, exchange, seconds_in_all
 from perfsuite.devices.ghosts import Ghosts
 from perfsuite.devices.gpus import Card
-from perfsuite.devices.kernels import Event, Launch
+from perfsuite.devices.gradient_marks import watch_gradients
+from perfsuite.devices.kernels import Event, Gradient, Launch
 from perfsuite.devices.kinds import classify_gradients, find_parameters
+from perfsuite.devices.links import Ring
 from perfsuite.devices.tally import Tally, tally
 from perfsuite.devices.timeline import Played, Timeline, utilization_series
 from perfsuite.devices.watching import Watcher
@@ -36,18 +40,27 @@ class ModelTiming(Timing):
 class ModelWindow:
     """Steps as lists of events."""
 
-    def __init__(self, watcher: Watcher, card: Card) -> None:
+    def __init__(self, watcher: Watcher, card: Card, ring: Ring | None = None) -> None:
         self._watcher = watcher
         self._card = card
+        self._ring = ring
         self.steps: list[list[Event]] = []
         self._ghosts = Ghosts(watcher.memory, _BUDGET_BYTES)
         if not watcher.has_residents:
             watcher.all_resident = True
         self._parameters = find_parameters(watcher.memory)
+        watched = () if ring is None else self._parameters
+        self._end_gradients = watch_gradients(watched, self._note_gradient)
         watcher.events = []
         watcher.ghosts = self._ghosts
         watcher.memory.open()
         watcher.is_counting = True
+
+    def _note_gradient(self, number: int, parameter: Any) -> None:
+        block = self._watcher.memory.block(parameter.untyped_storage())
+        if self._watcher.is_counting and block is not None and block.resident:
+            size_bytes = parameter.numel() * parameter.element_size()
+            self._watcher.events.append(Gradient(number, size_bytes))
 
     def mark(self) -> None:
         """Note the end of a step."""
@@ -79,10 +92,13 @@ class ModelWindow:
         """Add up what was counted and play it on the lanes, repeated if more plays are asked."""
         peak = self._watcher.memory.close()
         self.close()
+        shared = None if self._ring is None else exchange(self.steps, self._ring)
+        steps = self.steps if shared is None else shared.steps
         timeline = Timeline(self._card)
         events = max(sum(map(len, self.steps)) // len(self.steps), 1)
-        for i in range(max(len(self.steps), min(plays, _MOST_PLAYED // events))):
-            timeline.play(self.steps[i % len(self.steps)], wait)
+        plays = max(len(self.steps), min(plays, _MOST_PLAYED // events))
+        for i in range(plays):
+            timeline.play(steps[i % len(steps)], wait)
         played = timeline.result()
         ends = (0.0, *played.step_ends)
         return ModelTiming(
@@ -90,23 +106,31 @@ class ModelWindow:
             wall_seconds=played.seconds,
             utilization=played.busy_share,
             peak_memory_bytes=float(peak.size_bytes),
-            reported=_reported(played, self._watcher),
-            notes=self._notes(),
+            reported={**_reported(played, self._watcher), **self._reported_of(shared, played, plays)},
+            notes=(*(shared.notes(self._card) if shared else ()), *self._notes()),
             tally=tally(self.steps, peak),
             series=tuple(utilization_series(played, played.seconds / _SERIES_POINTS)),
             data_wait=played.wait_seconds / played.seconds if wait is not None and played.seconds else None,
-            insight=self._insight(played),
-            resident_seconds=resident_seconds(self.steps, self._card) if wait is not None else 0.0,
+            insight=self._insight(steps, played),
+            resident_seconds=resident_seconds(steps, self._card) if wait is not None else 0.0,
             first_wait_seconds=getattr(wait, "first_wait_seconds", 0.0),
         )
 
-    def _insight(self, played: Played) -> Insight:
-        seen = what_if(self.steps, self._card, played)
+    def _reported_of(self, shared: Exchange | None, played: Played, plays: int) -> dict[str, float]:
+        if shared is None:
+            return {}
+        # Without the loader on both sides: what several cards' loaders do to each other is not known.
+        alone, together = (seconds_in_all(steps, self._card, plays) for steps in (self.steps, shared.steps))
+        return shared.reported(played, alone, together)
+
+    def _insight(self, steps: Sequence[Sequence[Event]], played: Played) -> Insight:
+        seen = what_if(steps, self._card, played)
         held = {"memory_capacity_bytes": self._card.memory_bytes}
         return Insight(seen.figures, seen.shares, {**seen.clues, **held})
 
     def close(self) -> None:
         """Stop counting."""
+        self._end_gradients()
         self._ghosts.end()
         self._watcher.is_counting = False
         self._watcher.events = []

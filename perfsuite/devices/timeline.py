@@ -1,4 +1,4 @@
-"""Play a step's events on two lanes and a copy engine: the host enqueues, the device executes; no torch."""
+"""Play a step's events on lanes for host, device, copies and collectives: the host enqueues; no torch."""
 
 from array import array
 from collections import deque
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perfsuite.devices.gpus import Card
-from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
+from perfsuite.devices.kernels import REDUCED, VIEW, Copy, Event, HostWork, Kernel, Launch, Reduce, Sync
 from perfsuite.devices.roofline import seconds
 
 _QUEUE = 1024  # launches the driver takes before the host must wait for the device
@@ -26,6 +26,8 @@ class Played:
     ends: Sequence[float]
     gaps: dict[str, float]  # cause → seconds the device was idle for it
     wait_seconds: float  # the host blocked in the loader
+    collective_seconds: float = 0.0  # the link was in use
+    exposed_seconds: float = 0.0  # of them, nothing else could go on
 
     @property
     def seconds(self) -> float:
@@ -53,6 +55,9 @@ class Timeline:
         self._queue: deque[float] = deque(maxlen=_QUEUE)
         self._steps: list[float] = []
         self._waited = 0.0
+        self._link = 0.0  # when it has sent what it was given
+        self._awaited = 0.0  # gradients are there for the next kernel, unless 0
+        self._sent_seconds = self._exposed = 0.0
 
     def play(self, events: Sequence[Event], wait: Callable[[float], float] | None = None) -> None:
         """Play one step; `wait` tells when a batch asked for at some time is there."""
@@ -67,12 +72,20 @@ class Timeline:
             elif event is VIEW:
                 self._host += VIEW_SHARE * self._card.dispatch_seconds
             elif isinstance(event, Sync):
+                self._join()
                 self._host = max(self._host, self._device, self._ready) + self._card.sync_seconds
                 self._cause = "sync"
             elif isinstance(event, Copy):
                 self._copy(event)
             elif isinstance(event, HostWork):
                 self._host += self._card.dispatch_seconds + event.size_bytes / _HOST_BANDWIDTH
+            elif isinstance(event, Reduce):
+                # Full when the last kernel queued so far is done; after the bucket before it.
+                self._link = max(self._host, self._device, self._link) + event.seconds
+                self._sent_seconds += event.seconds
+            elif event is REDUCED:
+                self._awaited = self._link
+        self._join()
         self._steps.append(max(self._device, self._ready) if self._ends else self._host)
 
     def _launch(self, kernel: Kernel) -> None:
@@ -86,6 +99,8 @@ class Timeline:
             self._host += card.launch_seconds * kernel.launches
             if len(self._queue) == _QUEUE:
                 self._host = max(self._host, self._queue[0])
+        if self._awaited:
+            self._join()
         start = max(self._host, self._device, self._ready)
         if start > self._device:
             self._gaps[self._cause] += start - self._device
@@ -100,6 +115,15 @@ class Timeline:
         self._queue.append(end)
         if card.is_host:
             self._host = end
+
+    def _join(self) -> None:
+        """Hold the device until the last bucket is there; what else it would wait for hides that."""
+        alone = max(self._host, self._device, self._ready)
+        if self._awaited > alone:
+            self._exposed += self._awaited - alone
+            self._ready, self._cause = self._awaited, "collective"
+            self._gaps.setdefault("collective", 0.0)
+        self._awaited = 0.0
 
     def _copy(self, copy: Copy) -> None:
         if self._card.is_host:
@@ -119,7 +143,15 @@ class Timeline:
 
     def result(self) -> Played:
         """Return what happened so far."""
-        return Played(tuple(self._steps), self._starts, self._ends, dict(self._gaps), self._waited)
+        return Played(
+            tuple(self._steps),
+            self._starts,
+            self._ends,
+            dict(self._gaps),
+            self._waited,
+            self._sent_seconds,
+            self._exposed,
+        )
 
 
 def utilization_series(played: Played, period: float) -> list[float]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from perfsuite.devices.gpus import Card
-from perfsuite.devices.kernels import Copy, Event, Kernel, Launch, OptimizerMark, Sync
+from perfsuite.devices.kernels import Copy, Event, Kernel, Launch, OptimizerMark, Reduce, Reduced, Sync
 from perfsuite.devices.places import Place
 from perfsuite.devices.roofline import seconds
 from perfsuite.devices.timeline import Played, Timeline
@@ -27,18 +27,21 @@ def what_if(steps: Sequence[Sequence[Event]], card: Card, played: Played | None 
     all_of_it, _ = _play(some, card)
     if all_of_it <= 0:
         return Insight()
-    without_syncs, _ = _play(_without(some, _is_wait), card)
-    bare = _without(some, lambda event: _is_wait(event) or isinstance(event, Copy))
+    alone, without_exchange = _apart(some, card, all_of_it)
+    without_syncs, _ = _play(_without(alone, _is_wait), card)
+    bare = _without(alone, lambda event: _is_wait(event) or isinstance(event, Copy))
     without_copies, _ = _play(bare, card)
     without_optimizer, busy = _play([_outside_optimizers(events) for events in bare], card)
     kernels = min(busy, without_optimizer)
     shares = {
-        "sync_waits": all_of_it - without_syncs,
+        "sync_waits": without_exchange - without_syncs,
         "transfer": without_syncs - without_copies,
         "optimizer": without_copies - without_optimizer,
         "kernels": kernels,
         "launch_gaps": without_optimizer - kernels,
     }
+    if alone is not some:
+        shares["collectives"] = all_of_it - without_exchange
     # A cause that costs nothing may come out a hair below 0: the lanes interleave otherwise.
     told = whole({name: max(share / all_of_it, 0.0) for name, share in shares.items()})
     return Insight(shares=told, clues={**_kernel_clues(some, card, all_of_it), **_wait_clues(some)})
@@ -48,7 +51,7 @@ def _by_gaps(played: Played) -> dict[str, float]:
     """Return the shares of a step too large to be played again: each gap is what the host did last."""
     total = played.seconds or 1.0
     names = {"launch": "launch_gaps", "sync": "sync_waits", "copy": "transfer", "data": "data_wait"}
-    shares = {names[cause]: seconds / total for cause, seconds in played.gaps.items()}
+    shares = {names.get(cause, cause): seconds / total for cause, seconds in played.gaps.items()}
     return whole({**shares, "kernels": played.busy_share or 0.0})
 
 
@@ -81,6 +84,14 @@ def _play(steps: Sequence[Sequence[Event]], card: Card) -> tuple[float, float]:
 
 def _without(steps: Sequence[Sequence[Event]], is_gone: Keep) -> list[list[Event]]:
     return [[event for event in events if not is_gone(event)] for events in steps]
+
+
+def _apart(steps: list[list[Event]], card: Card, all_of_it: float) -> tuple[list[list[Event]], float]:
+    """Return the steps without their collectives and what one takes; the very same if there are none."""
+    alone = _without(steps, lambda event: isinstance(event, Reduce | Reduced))
+    if sum(map(len, alone)) == sum(map(len, steps)):
+        return steps, all_of_it
+    return alone, _play(alone, card)[0]
 
 
 def _is_wait(event: Event) -> bool:

@@ -6,6 +6,10 @@ import sys
 from social_xlstm.cli import main
 
 if __name__ == "__main__":
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        main = record(main)  # torchrun then shows the traceback of the process that failed first
     code = main()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         # All is written by now, and torch at times aborts while Python takes its communication threads down:

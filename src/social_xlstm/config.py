@@ -7,6 +7,7 @@ EncoderKind = Literal["per_vd", "grouped", "shared", "shared_heads", "stacked"]
 CellKind = Literal["package", "sync_free", "fast", "lstm"]
 Precision = Literal["32-true", "16-mixed", "bf16-mixed"]
 Kernel = Literal["uniform", "gaussian", "exponential", "linear", "inverse"]
+GradientCompression = Literal["none", "bf16", "fp16"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,9 @@ class TrainerConfig:
     limit_train_batches: int | None = None
     limit_val_batches: int | None = None
     out_of_memory: Literal["ladder", "raise"] = "ladder"
+    ddp_bucket_mb: int = 25  # gradients are sent in portions of this size, while others are still computed
+    ddp_timeout: float = 600.0  # seconds until a process that no longer answers is given up
+    gradient_compression: GradientCompression = "none"  # what gradients are rounded to while they are sent
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ RULES: dict[str, Rule] = {
     "trainer.early_stop_patience": _COUNT,
     "trainer.limit_train_batches": _COUNT,
     "trainer.limit_val_batches": _COUNT,
+    "trainer.ddp_bucket_mb": Rule("between 1 and 65536", lambda v: 1 <= v <= 65536),
+    "trainer.ddp_timeout": _POSITIVE,
     "optimizer.lr": _POSITIVE,
     "optimizer.weight_decay": _NOT_NEGATIVE,
     "optimizer.warmup_share": Rule("at least 0 and below 1", lambda v: 0 <= v < 1),
@@ -120,6 +122,11 @@ def _contradictions(config: Config) -> Iterator[str]:
         yield (
             f"model.xlstm.context_length: {stack.context_length} is shorter than "
             f"data.sequence_length {data.sequence_length}; raise it to at least that"
+        )
+    if config.trainer.gradient_compression == "fp16" and config.trainer.precision != "16-mixed":
+        yield (
+            "trainer.gradient_compression: fp16 loses small gradients unless the loss is scaled, which only "
+            f"precision 16-mixed does, and it is {config.trainer.precision}; take bf16"
         )
     if config.trainer.early_stop_patience is not None and split.val == 0:
         yield "trainer.early_stop_patience: needs a validation part; raise data.split.val above 0"

@@ -22,7 +22,7 @@ def available_apart():
     [
         ("cuda", "*device cuda was asked for, but torch*"),
         ("cuda:3", "*device cuda:3 was asked for, but torch*"),
-        ("tpu", "*unknown device 'tpu'; known: auto, cpu, cuda, cuda:N, model:CARD"),
+        ("tpu", "*unknown device 'tpu'; known: auto, cpu, cuda, cuda:N, model:CARD, model:NxCARD@LINK"),
     ],
 )
 def test_a_missing_device_is_a_usage_error(project, name, told):

@@ -47,6 +47,7 @@ examples:
   social-xlstm train --resume                         continue the latest run exactly where it was
   social-xlstm train --resume runs/social-xlstm-001 --set trainer.max_epochs=40
   torchrun --nproc-per-node 4 -m social_xlstm train   one process for each of four GPUs
+  torchrun --standalone --nproc-per-node 4 --max-restarts 3 -m social_xlstm train    restarted if one dies
 
 a run's folder holds config.yaml, last.pt, best.pt, epochs.csv (a row per epoch), results.json (errors on
 the test part in real units, beside those of copying the last value) and forecast.png. Ctrl-C saves last.pt

@@ -33,7 +33,7 @@ class RunFolder:
     def create(cls, config: Config) -> "RunFolder":
         """Make the next free folder, such as runs/social-xlstm-001."""
         parent = Path(config.experiment.output_dir)
-        number = 1 + max((number for number, _ in _numbered(config)), default=0)
+        number = 1 + max((number for number, _ in numbered(config)), default=0)
         while True:
             path = parent / f"{config.experiment.name}-{number:03d}"
             try:
@@ -46,7 +46,7 @@ class RunFolder:
     @classmethod
     def latest(cls, config: Config) -> "RunFolder":
         """Find the newest run of this name."""
-        found = max(_numbered(config), default=None)
+        found = max(numbered(config), default=None)
         if found is None:
             where = f"{config.experiment.output_dir}/{config.experiment.name}-…"
             raise InputError(f"there is no run to resume at {where}; train first, or name a run's folder")
@@ -65,7 +65,7 @@ class RunFolder:
         return cls(path)
 
 
-def _numbered(config: Config) -> list[tuple[int, Path]]:
+def numbered(config: Config) -> list[tuple[int, Path]]:
     """List this experiment's runs with their numbers."""
     pattern = re.compile(re.escape(config.experiment.name) + r"-(\d{3,9})")
     parent = Path(config.experiment.output_dir)

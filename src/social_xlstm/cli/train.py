@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from social_xlstm import config_file
+from social_xlstm.cli import restart
 from social_xlstm.cli import run_folder as folders
 from social_xlstm.cli.arguments import overrides
 from social_xlstm.cli.interrupt import Interrupt, stop_on_signals
@@ -32,16 +33,23 @@ def run(arguments: argparse.Namespace) -> int:
     world = World.from_environment()
     config, resumed = configure(arguments)
     check_devices(config.trainer.devices, world)
-    with process_group(world, world.device(config.trainer.device)):
+    with process_group(world, world.device(config.trainer.device), config.trainer.ddp_timeout):
+        resumed = restart.find(config, world) or resumed
         assembly = assemble(config, world)
         saved = None
-        if resumed is not None:
+        if resumed is not None and _has_checkpoint(arguments, resumed):
             saved = checkpoint.load(resumed.path / folders.LAST)
             folders.check_same_data(saved, assembly.prepared)
         plan = assembly.plan()  # before the folder: a loader that cannot be built must not leave one
         folder = resumed or _create_folder(config, world)
+        restart.note(folder, world)
         plan = replace(plan, folder=folder.path, about=folders.about(config, assembly.prepared))
         return _train(arguments, assembly, plan, folder, saved)
+
+
+def _has_checkpoint(arguments: argparse.Namespace, resumed: RunFolder) -> bool:
+    """Tell whether there is something to load; who asked to resume is to be told if there is not."""
+    return arguments.resume is not None or (resumed.path / folders.LAST).is_file()
 
 
 def configure(arguments: argparse.Namespace) -> tuple[Config, RunFolder | None]:

@@ -188,11 +188,12 @@ def build_loader(
     batch_format: Literal["centralized", "distributed"] = "centralized",
     rank: int = 0,
     world_size: int = 1,
+    even: bool = True,
     step_seconds: float | None = None,
 ) -> Loader:
     """Build the loader a configuration asks for; with step_seconds, num_workers: auto measures its choice."""
     device = torch.device(device)
-    order = EpochOrder(len(windows), cfg.batch_size, shuffle, seed, cfg.drop_last, rank, world_size)
+    order = EpochOrder(len(windows), cfg.batch_size, shuffle, seed, cfg.drop_last, rank, world_size, even)
     if batch_format not in ("centralized", "distributed"):
         raise InputError(f"data.batch_format is {batch_format!r}; choose centralized or distributed")
     _check_switches(cfg)

@@ -75,10 +75,12 @@ class Assembly:
         return self._loader("train", shuffle=True, batch_size=batch_size)
 
     def evaluation_loader(self, part: str) -> Any:
-        """Make a loader that gives every window of a part once, in order."""
-        return self._loader(part, shuffle=False, drop_last=False)
+        """Make a loader that gives every window of a part once, in order, to one of the processes."""
+        return self._loader(part, shuffle=False, even=False, drop_last=False)
 
-    def _loader(self, part: str, *, shuffle: bool, batch_size: int | None = None, **changes: Any) -> Any:
+    def _loader(
+        self, part: str, *, shuffle: bool, batch_size: int | None = None, even: bool = True, **changes: Any
+    ) -> Any:
         config = self.config.data.loader
         config = dataclasses.replace(config, batch_size=batch_size or config.batch_size, **changes)
         return build_loader(
@@ -90,6 +92,7 @@ class Assembly:
             batch_format=self.config.data.batch_format,
             rank=self.world.rank,
             world_size=self.world.size,
+            even=even,
         )
 
     def plan(self) -> Plan:

@@ -4,14 +4,20 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from social_xlstm.config import GradientCompression, TrainerConfig
 from social_xlstm.errors import InputError
+
+_HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+_SENT_AS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -91,16 +97,36 @@ class World:
             dist.barrier()
 
 
+def _store_of_this_attempt(world: World, timeout: float) -> dist.Store | None:
+    """Give what the processes find each other by; None leaves it to torch.
+
+    One torchrun keeps one store for all its attempts, and torch adds no prefix (2.13): restarted processes
+    would read the addresses of the dead ones and wait for them until the timeout.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if attempt is None:
+        return None
+    found = dist.rendezvous("env://", world.rank, world.size, timeout=timedelta(seconds=timeout))
+    return dist.PrefixStore(f"attempt-{attempt}", next(found)[0])
+
+
 @contextmanager
-def process_group(world: World, device: torch.device) -> Iterator[World]:
-    """Join the other processes for the time of the block: nccl between GPUs, gloo between CPUs."""
+def process_group(world: World, device: torch.device, timeout: float = 600.0) -> Iterator[World]:
+    """Join the other processes for the time of the block: nccl between GPUs, gloo between CPUs.
+
+    Who waits for another longer than `timeout` seconds raises: one process that hangs must not hang all.
+    """
     if world.size == 1:
         yield world
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo", rank=world.rank, world_size=world.size
+        "nccl" if device.type == "cuda" else "gloo",
+        rank=world.rank,
+        world_size=world.size,
+        timeout=timedelta(seconds=timeout),
+        store=_store_of_this_attempt(world, timeout),
     )
     try:
         yield world
@@ -117,13 +143,56 @@ class Wrapped:
     without_sync: Callable[[], AbstractContextManager[Any]]
 
 
-def wrap(model: nn.Module, world: World, device: torch.device) -> Wrapped:
+def wrap(
+    model: nn.Module, world: World, device: torch.device, config: TrainerConfig | None = None
+) -> Wrapped:
     """Average gradients over the processes, where there are several."""
     if world.size == 1:
         return Wrapped(model, nullcontext)
+    config = config or TrainerConfig()
+    check_compression(config.gradient_compression, device)
     ids = [device.index] if device.type == "cuda" else None
-    parallel = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    parallel = DistributedDataParallel(
+        model,
+        device_ids=ids,
+        gradient_as_bucket_view=True,
+        bucket_cap_mb=config.ddp_bucket_mb,
+        static_graph=has_static_graph(config),
+    )
+    if config.gradient_compression != "none":
+        compress = _HOOKS[config.gradient_compression]
+
+        # Torch refuses its bfloat16 hook by name on anything but nccl, though gloo adds bfloat16 as well;
+        # whether it can here was tried above.
+        def send(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            return compress(None, bucket)
+
+        parallel.register_comm_hook(None, send)
     return Wrapped(parallel, parallel.no_sync)
+
+
+def has_static_graph(config: TrainerConfig) -> bool:
+    """Tell whether every backward pass is the same and sends its gradients.
+
+    A static graph learns in its first pass how often each gradient comes. Passes that send nothing would be
+    counted too, and the trial of a compilation is a pass of its own.
+    """
+    return config.accumulate_grad_batches == 1 and not config.compile
+
+
+def check_compression(compression: GradientCompression, device: torch.device) -> None:
+    """Refuse a compression the processes cannot add numbers in, by adding one; all of them must ask."""
+    if compression == "none":
+        return
+    trial = torch.ones(1, dtype=_SENT_AS[compression], device=device)
+    try:
+        dist.all_reduce(trial)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[0][:120]
+        raise InputError(
+            f"trainer.gradient_compression is {compression}, which {dist.get_backend()} cannot add here "
+            f"({reason}); take another, or none"
+        ) from None
 
 
 def check_devices(devices: int, world: World) -> None:

@@ -52,8 +52,13 @@ def evaluate(model: nn.Module, loader: Iterable[Any], evaluation: Evaluation) ->
                 batch.mask,
                 prediction - batch.targets,
             )
+    # A part smaller than the number of processes leaves some of them nothing; they still add their zeros.
+    shapes = evaluation.world.gather(None if sums is None else tuple(sums.sums.shape[1:]))
     if sums is None:
-        raise InputError("there is no window to evaluate on; enlarge this part of data.split")
+        shape = next((shape for shape in shapes if shape is not None), None)
+        if shape is None:
+            raise InputError("there is no window to evaluate on; enlarge this part of data.split")
+        sums = ErrorSums(*shape, evaluation.precision.device)
     sums.sums = evaluation.world.sum(sums.sums)
     return sums.read(evaluation.feature_names)
 

@@ -48,7 +48,7 @@ class Trainer:
         self._loss = torch.zeros(())
         self.state = FitState()
         set_tf32(config.tf32, self.device)
-        wrapped = wrap(self.model, self.world, self.device)
+        wrapped = wrap(self.model, self.world, self.device, config)
         self.recipe = Recipe(
             model=wrapped.call,
             optimizer=build_optimizer(optimizer, self.model.parameters()),

@@ -37,8 +37,8 @@ def restore(
     load_weights(model, checkpoint)
     if len(checkpoint.random) != world.size:
         raise InputError(
-            f"the checkpoint was made by {len(checkpoint.random)} process(es) and {world.size} run now; "
-            "resume with the same number"
+            f"the checkpoint was made by {len(checkpoint.random)} process(es) and {world.size} run now, "
+            "which would change the joined batch and the position in the epoch; resume with the same number"
         )
     try:
         recipe.optimizer.load_state_dict(checkpoint.optimizer)

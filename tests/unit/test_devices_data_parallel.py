@@ -1,0 +1,373 @@
+"""A data-parallel step: buckets leave while the backward pass runs, the optimizer waits for the last."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from perfsuite.devices import what_if as replay
+from perfsuite.devices.data_parallel import exchange
+from perfsuite.devices.gpus import Card, find_card
+from perfsuite.devices.kernels import Family, Gradient, HostWork, Kernel, Launch, OptimizerMark, Reduce, Sync
+from perfsuite.devices.links import Link, Ring, find_cards
+from perfsuite.devices.model import ModelDevice
+from perfsuite.devices.places import UNKNOWN
+from perfsuite.devices.timeline import CAUSES, Timeline
+from perfsuite.devices.what_if import what_if
+from perfsuite.modelled import model_loop, model_step
+
+ROOT = Path(__file__).parents[2]
+MIB = 2**20
+# A byte a second and a host that needs no time: the figures below are whole numbers.
+CARD = Card(
+    "card", "Card", 1.0, 1.0, 1, 1e9, "a test",
+    dispatch_seconds=0.0, launch_seconds=0.0, sync_seconds=0.0, kernel_seconds=0.0, bandwidth_share=1.0,
+)  # fmt: skip
+RING = Ring(2, Link("pcie", 2.0 * MIB, 0.5, 0.5))  # a second for a MiB, and one for the two hops
+BEGIN, END = OptimizerMark(True), OptimizerMark(False)
+
+
+def kernel(seconds):
+    return Launch(Kernel("op", Family.ELEMENTWISE, 0.0, seconds, 0, "float32"), UNKNOWN)
+
+
+def busy_host(seconds):
+    return HostWork("op", int(8e9 * seconds), UNKNOWN)
+
+
+def played(*steps):
+    timeline = Timeline(CARD)
+    for events in exchange(steps, RING).steps:
+        timeline.play(events)
+    return timeline.result()
+
+
+def sent(*steps):
+    return [
+        [event.size_bytes for event in events if isinstance(event, Reduce)]
+        for events in exchange(steps, RING).steps
+    ]
+
+
+def two_buckets(between):
+    first, second = Gradient(0, MIB), Gradient(1, 4 * MIB)
+    return [kernel(10), kernel(3), first, *between, second, BEGIN, kernel(2), END]
+
+
+@pytest.mark.parametrize(
+    ("events", "collective", "exposed", "end"),
+    [
+        # One bucket of 2 s behind the last kernel of the backward pass: nothing hides it.
+        ([kernel(10), Gradient(0, MIB), BEGIN, kernel(2), END], 2, 2, 14),
+        # 13–15 beside the kernel that runs until 17, then 5 s for all to see.
+        (two_buckets([kernel(4)]), 7, 5, 24),
+        # The second is ready at 14 and leaves when the first is done at 15.
+        (two_buckets([kernel(1)]), 7, 6, 22),
+        # The host comes back at 20 only; the bucket was there at 12.
+        ([kernel(10), Gradient(0, MIB), busy_host(20), BEGIN, kernel(2), END], 2, 0, 22),
+        # It is back at 11, a second before the bucket.
+        ([kernel(10), Gradient(0, MIB), busy_host(11), BEGIN, kernel(2), END], 2, 1, 14),
+        # Nothing behind the backward pass: the step is over when the bucket is there.
+        ([kernel(10), Gradient(0, MIB)], 2, 2, 12),
+        # A sync behind the backward pass waits for it, too.
+        ([kernel(10), Gradient(0, MIB), Sync("item", UNKNOWN), busy_host(1), kernel(2)], 2, 2, 15),
+        # No gradient, no collective.
+        ([kernel(10), BEGIN, kernel(2), END], 0, 0, 12),
+    ],
+)
+def test_a_bucket_leaves_when_it_is_full_and_the_optimizer_waits_for_the_last(
+    events, collective, exposed, end
+):
+    """By hand: when each bucket starts, what hides it, and when the step is over."""
+    result = played(events)
+    assert collective == pytest.approx(result.collective_seconds)
+    assert exposed == pytest.approx(result.exposed_seconds, abs=1e-9)
+    assert end == pytest.approx(result.seconds)
+
+
+def test_the_gap_is_the_collectives():
+    """And one card's causes are what they were."""
+    assert 5 == pytest.approx(played(two_buckets([kernel(4)])).gaps["collective"])
+    assert set(CAUSES) == set(played([kernel(1)]).gaps)
+
+
+def test_the_next_step_waits_for_a_bucket_that_is_under_way():
+    """As the stream does at the end of the backward pass."""
+    step = [kernel(10), Gradient(0, MIB)]
+    assert (12, 24) == pytest.approx(played(step, step).step_ends)
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30 * MIB)), min_size=1, max_size=12), st.data())
+def test_more_bytes_are_never_faster(backward, data):
+    """Whatever the order of kernels and gradients."""
+    grown = data.draw(st.integers(0, len(backward) - 1))
+
+    def seconds(extra):
+        events = []
+        for number, (took, size) in enumerate(backward):
+            events += [kernel(took), Gradient(number, size + (extra if number == grown else 0))]
+        return played([*events, BEGIN, kernel(2), END])
+
+    less, more = seconds(0), seconds(7 * MIB)
+    assert less.collective_seconds <= more.collective_seconds + 1e-9
+    assert sum(took for took, _ in backward) + 2 <= less.seconds
+    assert 0 <= less.exposed_seconds <= less.collective_seconds + 1e-9
+
+
+A, B = Gradient(0, 10), Gradient(1, 20)
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([[A, B, BEGIN, END]], [[30]]),
+        ([[A, B, A, B, BEGIN, END]], [[30]]),  # two backward passes before the optimizer
+        ([[A, B], [A, B, BEGIN, END]], [[], [30]]),  # a step each
+        ([[A, B, BEGIN, END], [A, B]], [[30], []]),  # the first step comes again behind the last
+        ([[A, BEGIN, END, B, BEGIN, END]], [[10, 20]]),  # an optimizer each
+        ([[A, B, A, BEGIN, END]], [[20, 10]]),  # what is not added to again is sent
+        ([[A, B, A, B]], [[30, 30]]),  # nobody says what is accumulated
+        ([[kernel(1)]], [[]]),
+    ],
+)
+def test_accumulated_gradients_are_sent_before_the_optimizers_step_only(steps, expected):
+    """Every gradient once, with the pass that gives it its last share."""
+    assert expected == sent(*steps)
+
+
+def test_the_share_of_the_exchange_is_what_a_step_would_gain_without_it():
+    """Told apart from launches."""
+    steps = exchange([two_buckets([kernel(4)])] * 3, RING).steps
+    shares = what_if(steps, CARD).shares
+    assert 5 / 24 == pytest.approx(shares["collectives"])
+    assert 1 == pytest.approx(sum(shares.values()))
+    assert "collectives" not in what_if([[kernel(4)]], CARD).shares
+
+
+def test_a_huge_step_tells_its_exchange_by_its_gaps(monkeypatch):
+    """It is not played again, and the idle stretch has its cause."""
+    monkeypatch.setattr(replay, "_HUGE_EVENTS", 1)
+    step = two_buckets([kernel(4)])
+    shares = what_if(exchange([step], RING).steps, CARD, played(step)).shares
+    assert 5 / 24 == pytest.approx(shares["collectives"])
+
+
+def opened(name):
+    card, ring = find_cards(name)
+    return ModelDevice(card, ROOT, ring)
+
+
+def reading_on(name, make=None, accumulate=1, step_optimizer=True):
+    device = opened(name)
+    device.begin_test()
+    try:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).to("cpu:0")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        features = torch.ones(8, 512, device="cpu:0")
+
+        def step():
+            for _ in range(accumulate):
+                model(features).sum().backward()
+            if step_optimizer:
+                optimizer.step()
+            optimizer.zero_grad()
+
+        return model_step(make(model, features) if make else step, device, lambda *_: None, 8)
+    finally:
+        device.end_test()
+
+
+BYTES = 2 * (512 * 512 + 512) * 4  # 1 MiB is full with the second weight: two buckets
+SECOND = (512 * 512 + 512) * 4
+
+
+def test_a_training_on_four_cards_tells_what_its_gradients_cost():
+    """From torch's own backward pass: the last layer's weight and bias fill the first bucket."""
+    reading = reading_on("4xa10")
+    ring = find_cards("4xa10")[1]
+    assert "model:4xa10@pcie" == reading.device
+    assert BYTES == reading.reported["modelled_collective_bytes"]
+    assert 2 * ring.all_reduce_seconds(SECOND) == pytest.approx(
+        reading.reported["modelled_collective_seconds"]
+    )
+    assert 0 <= reading.reported["modelled_collective_hidden_share"] <= 1
+    assert 0 < reading.reported["modelled_scaling_efficiency"] < 1
+    assert "modelled: 4 NVIDIA A10 over PCIe, gradients of 2 MiB in 2 buckets" in reading.notes
+    alone = reading_on("a10")
+    assert reading.reported["modelled_scaling_efficiency"] == pytest.approx(
+        alone.wall_seconds / reading.wall_seconds
+    )
+    assert alone.counts == reading.counts
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(128, 256, 2, batch_first=True), nn.Linear(256, 1)
+
+    def forward(self, features):
+        return self.head(self.cell(features)[0])
+
+
+@pytest.fixture
+def process_group():
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("make", "shape"),
+    [
+        (
+            lambda: nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512), nn.Linear(512, 4)),
+            (2, 512),
+        ),
+        (lambda: nn.Sequential(*[nn.Linear(1536, 1536) for _ in range(6)]), (2, 1536)),
+        (Recurrent, (2, 5, 128)),
+    ],
+    ids=["small", "beyond 25 MiB", "recurrent"],
+)
+def test_the_buckets_are_those_of_torchs_own_ddp(process_group, make, shape):
+    """A real DDP, asked how it cut the same model's gradients once it had seen them arrive."""
+    ddp = DistributedDataParallel(make())
+    for _ in range(3):
+        ddp(torch.ones(shape)).sum().backward()
+    expected = ddp._get_ddp_logging_data()["rebuilt_bucket_sizes"]
+    device = opened("2xa10")
+    device.begin_test()
+    try:
+        model, features = make().to("cpu:0"), torch.ones(shape, device="cpu:0")
+        window = device.start()
+        model(features).sum().backward()
+        window.mark()
+        window.close()
+    finally:
+        device.end_test()
+    (cut,) = sent(*window.steps)
+    assert expected == ", ".join(map(str, cut))
+
+
+def test_nvlink_is_faster_than_pcie():
+    """The same card, asked for by its link."""
+    fast, slow = reading_on("4xh100"), reading_on("4xh100@pcie")
+    assert fast.step_seconds < slow.step_seconds
+    assert fast.reported["modelled_scaling_efficiency"] > slow.reported["modelled_scaling_efficiency"]
+
+
+@pytest.mark.parametrize("name", ["a10", "1xa10"])
+def test_one_card_is_what_it_was(name):
+    """No hook, no figure, no note of a ring."""
+    reading = reading_on(name)
+    assert {f"modelled_{cause}_gap_share" for cause in CAUSES} | {"operators_without_rule"} == set(
+        reading.reported
+    )
+    assert "model:a10" == reading.device
+    assert not any("over" in note for note in reading.notes)
+    facts = opened(name).facts()
+    assert ("model-a10", "NVIDIA A10 modelled", 1) == (facts.kind, facts.name, opened(name).count())
+
+
+def test_several_cards_have_a_key_of_their_own():
+    """By their number and by their link."""
+    names = ("a10", "2xa10", "4xa10", "4xh100", "4xh100@pcie")
+    kinds = [(opened(name).facts().kind, opened(name).facts().name) for name in names]
+    assert ("model-4xh100-pcie", "4 NVIDIA H100 SXM5 80GB over PCIe modelled") == kinds[-1]
+    assert len(names) == len(set(kinds))
+    assert [1, 2, 4, 4, 4] == [opened(name).count() for name in names]
+
+
+def test_accumulation_is_told():
+    """Three backward passes, one exchange; without an optimizer one for each, and a note says which."""
+    reading = reading_on("4xa10", accumulate=3)
+    assert BYTES == reading.reported["modelled_collective_bytes"]
+    assert any("no_sync()" in note for note in reading.notes)
+    reading = reading_on("4xa10", accumulate=3, step_optimizer=False)
+    assert 3 * BYTES == reading.reported["modelled_collective_bytes"]
+    assert any("after every backward pass" in note for note in reading.notes)
+
+
+def test_a_step_without_gradients_exchanges_nothing():
+    """Evaluation scales as it is."""
+    reading = reading_on("4xa10", make=lambda model, features: torch.no_grad()(lambda: model(features)))
+    assert 0 == reading.reported["modelled_collective_bytes"]
+    assert 1 == reading.reported["modelled_scaling_efficiency"]
+    assert "modelled_collective_hidden_share" not in reading.reported
+    assert "modelled: 4 NVIDIA A10 over PCIe, no gradients and so no collective" in reading.notes
+
+
+def test_a_step_that_moves_nothing_sends_its_gradients_too():
+    """Every tensor is taken to be on the card, the parameters with them."""
+    device = opened("2xa10")
+    device.begin_test()
+    try:
+        model, features = nn.Linear(64, 64), torch.ones(8, 64)
+        reading = model_step(lambda: model(features).sum().backward(), device, lambda *_: None, 8)
+    finally:
+        device.end_test()
+    assert 64 * 65 * 4 == reading.reported["modelled_collective_bytes"]
+
+
+def test_a_loop_scales_by_its_steps():
+    """A loader that is late changes neither the exchange nor the efficiency."""
+    figures = []
+    for batch_seconds in (0.0, 0.5):
+        device = opened("2xa10")
+        device.begin_test()
+        try:
+            model = nn.Linear(512, 512).to("cpu:0")
+            loader = torch.utils.data.DataLoader(torch.ones(64, 512), batch_size=16)
+            reading = model_loop(
+                loader,
+                lambda batch, model=model: model(batch.to("cpu:0")).sum().backward(),
+                device,
+                lambda *_: None,
+                samples=None,
+                batch_seconds=batch_seconds,
+            )
+        finally:
+            device.end_test()
+        figures.append(
+            [reading.reported[f"modelled_{name}"] for name in ("collective_seconds", "scaling_efficiency")]
+        )
+    assert figures[0] == figures[1]
+    assert 0 < figures[0][1] < 1
+
+
+def test_frozen_parameters_and_those_of_the_host_are_not_sent():
+    """Only what gets a gradient on the card."""
+
+    def make(model, features):
+        model[0].requires_grad_(False)
+        beside = nn.Linear(4, 4)
+
+        def step():
+            model(features).sum().backward()
+            beside(torch.ones(1, 4)).sum().backward()
+
+        return step
+
+    reading = reading_on("2xa10", make=make)
+    assert SECOND == reading.reported["modelled_collective_bytes"]
+
+
+def test_the_hooks_are_gone_after_the_window():
+    """What a test measures leaves nothing behind on its parameters."""
+    left = []
+
+    def make(model, features):
+        left.extend(model.parameters())
+        return lambda: model(features).sum().backward()
+
+    reading_on("2xa10", make=make)
+    assert [] == [hooks for p in left if (hooks := getattr(p, "_post_accumulate_grad_hooks", None))]
+
+
+def test_the_card_of_the_ring_is_the_one_of_its_sheet():
+    """A ring changes no figure of the card."""
+    assert find_card("a10") == find_cards("4xa10")[0]
