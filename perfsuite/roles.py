@@ -1,5 +1,6 @@
 """Which hooks a measuring run gets: those of a run by a person, or of a process another run started."""
 
+import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -75,7 +76,8 @@ def _on_a_rank(
         hooks["perfsuite-answering"] = RankAnswering(run, request)
     elif place.is_first:
         hooks |= _persons_hooks(run)
-    if request is None and place.local_rank == 0:
+    machines = run.together.gather(platform.node())
+    if request is None and machines.index(platform.node()) == place.rank:
         hooks["perfsuite-queueing"] = Queueing(run)  # for all ranks of this machine, which wait for it
     return run
 

@@ -121,8 +121,8 @@ class Timeline:
         alone = max(self._host, self._device, self._ready)
         if self._awaited > alone:
             self._exposed += self._awaited - alone
-            self._ready, self._cause = self._awaited, "collective"
-            self._gaps.setdefault("collective", 0.0)
+            self._ready, self._cause = self._awaited, "collectives"
+            self._gaps.setdefault("collectives", 0.0)
         self._awaited = 0.0
 
     def _copy(self, copy: Copy) -> None:

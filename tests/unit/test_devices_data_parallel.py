@@ -91,7 +91,7 @@ def test_a_bucket_leaves_when_it_is_full_and_the_optimizer_waits_for_the_last(
 
 def test_the_gap_is_the_collectives():
     """And one card's causes are what they were."""
-    assert 5 == pytest.approx(played(two_buckets([kernel(4)])).gaps["collective"])
+    assert 5 == pytest.approx(played(two_buckets([kernel(4)])).gaps["collectives"])
     assert set(CAUSES) == set(played([kernel(1)]).gaps)
 
 
