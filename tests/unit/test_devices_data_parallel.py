@@ -119,7 +119,7 @@ def test_the_next_step_waits_for_a_bucket_that_is_under_way():
 def test_neither_more_bytes_nor_a_slower_link_are_faster(backward, data):
     """Whatever the order of kernels and gradients.
 
-    More bytes take the link longer; the step may yet end sooner, where a bucket is full at an earlier gradient.
+    More bytes take the link longer; the step may yet end sooner, if a bucket is full at an earlier gradient.
     """
     grown = data.draw(st.integers(0, len(backward) - 1))
 
