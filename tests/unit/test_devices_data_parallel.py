@@ -10,7 +10,7 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from perfsuite.devices import what_if as replay
-from perfsuite.devices.data_parallel import exchange
+from perfsuite.devices.data_parallel import exchange, seconds_in_all
 from perfsuite.devices.gpus import Card, find_card
 from perfsuite.devices.kernels import Family, Gradient, HostWork, Kernel, Launch, OptimizerMark, Reduce, Sync
 from perfsuite.devices.links import Link, Ring, find_cards
@@ -39,9 +39,9 @@ def busy_host(seconds):
     return HostWork("op", int(8e9 * seconds), UNKNOWN)
 
 
-def played(*steps):
+def played(*steps, ring=RING):
     timeline = Timeline(CARD)
-    for events in exchange(steps, RING).steps:
+    for events in exchange(steps, ring).steps:
         timeline.play(events)
     return timeline.result()
 
@@ -89,6 +89,20 @@ def test_a_bucket_leaves_when_it_is_full_and_the_optimizer_waits_for_the_last(
     assert end == pytest.approx(result.seconds)
 
 
+def test_the_figures_of_two_buckets():
+    """7 s on the link, 2 of them hidden; 24 s a step instead of 19."""
+    step = two_buckets([kernel(4)])
+    shared = exchange([step], RING)
+    alone, together = (seconds_in_all(steps, CARD, 1) for steps in ([step], shared.steps))
+    assert {
+        "modelled_collective_seconds": 7,
+        "modelled_collective_bytes": 5 * MIB,
+        "modelled_collective_hidden_share": 2 / 7,
+        "modelled_scaling_efficiency": 19 / 24,
+    } == pytest.approx(shared.reported(played(step), alone, together))
+    assert ["modelled: 2 Card over PCIe, gradients of 5 MiB in 2 buckets"] == shared.notes(CARD)
+
+
 def test_the_gap_is_the_collectives():
     """And one card's causes are what they were."""
     assert 5 == pytest.approx(played(two_buckets([kernel(4)])).gaps["collectives"])
@@ -102,17 +116,21 @@ def test_the_next_step_waits_for_a_bucket_that_is_under_way():
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30 * MIB)), min_size=1, max_size=12), st.data())
-def test_more_bytes_are_never_faster(backward, data):
-    """Whatever the order of kernels and gradients."""
+def test_neither_more_bytes_nor_a_slower_link_are_faster(backward, data):
+    """Whatever the order of kernels and gradients.
+
+    More bytes take the link longer; the step may yet end sooner, if a bucket is full at an earlier gradient.
+    """
     grown = data.draw(st.integers(0, len(backward) - 1))
 
-    def seconds(extra):
+    def run(extra=0, ring=RING):
         events = []
         for number, (took, size) in enumerate(backward):
             events += [kernel(took), Gradient(number, size + (extra if number == grown else 0))]
-        return played([*events, BEGIN, kernel(2), END])
+        return played([*events, BEGIN, kernel(2), END], ring=ring)
 
-    less, more = seconds(0), seconds(7 * MIB)
+    less, more = run(), run(extra=7 * MIB)
+    assert less.seconds <= run(ring=Ring(2, Link("pcie", 1.0 * MIB, 0.5, 0.5))).seconds
     assert less.collective_seconds <= more.collective_seconds + 1e-9
     assert sum(took for took, _ in backward) + 2 <= less.seconds
     assert 0 <= less.exposed_seconds <= less.collective_seconds + 1e-9
