@@ -67,14 +67,15 @@ def _why(slow: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> tu
 
 
 def communication_bound(facts: Facts) -> Cause | None:
-    """Collectives that nothing hides, on ranks that are equally fast."""
+    """Collectives that nothing hides, on ranks that are equally fast, or on modelled cards."""
     share = facts.share("collectives")
     skew = facts.reading.rank_skew or 0.0
     # What the fast ranks wait for a slow one is no communication: the slowest rank's share is looked at.
-    if not facts.reading.ranks or share < _COMMUNICATING or skew > share:
+    if share < _COMMUNICATING or skew > share:
         return None
-    hidden = facts.reading.reported.get("collective_hidden_share", 0.0)
-    spent = facts.reading.reported.get("collective_seconds", 0.0)
+    how = "modelled_" if facts.reading.modelled else ""
+    hidden = facts.reading.reported.get(f"{how}collective_hidden_share", 0.0)
+    spent = facts.reading.reported.get(f"{how}collective_seconds", 0.0)
     return Cause(
         "communication-bound",
         "communication-bound: the step waits for its collectives",

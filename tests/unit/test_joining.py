@@ -89,6 +89,20 @@ def test_even_ranks_that_wait_for_collectives_are_communication_bound():
     assert "collectives 50 ms a step, 20.0 % of it hidden" in likely.evidence
 
 
+def test_modelled_cards_are_communication_bound_by_their_own_figures():
+    """Predicted ones, under their own names."""
+    figures = {"modelled_collective_seconds": 0.02, "modelled_collective_hidden_share": 0.1}
+    one = reading(
+        device="model:4xa10@pcie",
+        modelled=True,
+        shares={"collectives": 0.5, "kernels": 0.5},
+        reported=figures,
+    )
+    likely = diagnose(one).likely
+    assert "communication-bound" == likely.name
+    assert "collectives 20 ms a step, 10.0 % of it hidden" in likely.evidence
+
+
 def test_loaders_that_share_too_few_cores_get_a_number_for_each_rank():
     """Two ranks with four workers each on four cores: one worker each beside the rank itself."""
     clues = {"num_workers": 4.0, "cores": 4.0, "collective_exposed_share": 0.0}

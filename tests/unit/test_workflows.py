@@ -105,7 +105,7 @@ def test_every_command_is_run_here_or_says_why_not():
     run_here = (
         ".venv/bin/python -m pytest --perf tests/perf -m gpu --perf-device=model:a10",
         ".venv/bin/python -m pytest --perf tests/perf --perf-device=cpu --against",
-        ".venv/bin/python -m pytest --perf tests/perf -m gpu --perf-device=cuda",
+        '.venv/bin/python -m pytest --perf tests/perf -m "gpu or multi_gpu" --perf-device=cuda',
         ".venv/bin/python -m pytest --save-baseline",
         ".venv/bin/python -m pytest tests/frameworks",
         ".venv/bin/python -m perfsuite doctor",
@@ -211,7 +211,7 @@ def test_the_gpu_commands_fail_loudly_where_there_is_no_gpu(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     for start in (
-        ".venv/bin/python -m pytest --perf tests/perf -m gpu --perf-device=cuda",
+        '.venv/bin/python -m pytest --perf tests/perf -m "gpu or multi_gpu" --perf-device=cuda',
         ".venv/bin/python -m pytest --save-baseline",
     ):
         ran = here(command(start))
