@@ -21,7 +21,7 @@ _WIDEST_VECTOR = 16  # floats; widened layers are rows of whole vectors in C
 def applies(x: Tensor, weights: Sequence[Tensor], widened: int) -> bool:
     """Tell whether the C library may take this input into a block with layers of `widened` channels."""
     return (
-        eager_pass.applies(x)
+        (_may_be_traced(x) if torch.compiler.is_compiling() else eager_pass.applies(x))
         and x.dtype == torch.float32
         and x.dim() in (3, 4)
         and 0 < x.shape[-2] <= _MOST_STEPS
@@ -30,8 +30,29 @@ def applies(x: Tensor, weights: Sequence[Tensor], widened: int) -> bool:
         and weights[0].shape == x.shape[:-3] + x.shape[-1:]
         and widened % _WIDEST_VECTOR == 0
         and all(type(w) in (Tensor, nn.Parameter) and w.dtype == torch.float32 for w in weights)
-        and native_library.library() is not None
+        and _available()
     )
+
+
+def _may_be_traced(x: Tensor) -> bool:
+    """Tell whether a traced graph may hold the block as one operator; an exported one may run anywhere."""
+    return (
+        x.device.type == "cpu"
+        and not torch.compiler.is_exporting()
+        and not torch.is_autocast_enabled("cpu")
+        and _no_transform()
+    )
+
+
+# Asked while tracing, not traced.
+@torch.compiler.assume_constant_result
+def _no_transform() -> bool:
+    return not torch._C._are_functorch_transforms_active()
+
+
+@torch.compiler.assume_constant_result
+def _available() -> bool:
+    return native_library.library() is not None
 
 
 def mask(dropout: nn.Dropout, x: Tensor) -> Tensor | None:
@@ -43,6 +64,8 @@ def mask(dropout: nn.Dropout, x: Tensor) -> Tensor | None:
 
 def run(name: str, x: Tensor, mask: Tensor | None, sizes: Sequence[int], weights: Sequence[Tensor]) -> Tensor:
     """Run the block `name` (mlstm, slstm or ffn); sizes are those of its C structure behind M and T."""
+    if torch.compiler.is_compiling():
+        return _block(name, x, mask, list(sizes), list(weights))
     return _Pass.apply(name, x, mask, tuple(sizes), *weights)
 
 
@@ -62,10 +85,74 @@ class _Pass(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
         x, mask, *weights = ctx.saved_tensors
-        dx, gradients = torch.empty_like(x), [torch.empty_like(weight) for weight in weights]
-        dout = dout.contiguous()
-        _call(f"{ctx.name}_backward", ctx.sizes, weights, x, mask, dout, dx, _addresses(gradients))
+        dx, *gradients = _gradients(ctx.name, dout, x, mask, weights, sizes=ctx.sizes)
         return None, dx, None, None, *gradients
+
+
+def _gradients(
+    name: str,
+    dout: Tensor,
+    x: Tensor,
+    mask: Tensor | None,
+    weights: Sequence[Tensor],
+    *,
+    sizes: Sequence[int],
+) -> list[Tensor]:
+    dx, gradients = torch.empty_like(x), [torch.empty_like(weight) for weight in weights]
+    _call(f"{name}_backward", sizes, weights, x, mask, dout.contiguous(), dx, _addresses(gradients))
+    return [dx, *gradients]
+
+
+# The same as operators: torch.compile keeps them in its graph as they are, where the formulas of six blocks
+# would become some hundred kernels, each to be compiled.
+
+
+@torch.library.custom_op("social_xlstm::block", mutates_args=())
+def _block(
+    name: str, x: Tensor, mask: Tensor | None, sizes: Sequence[int], weights: Sequence[Tensor]
+) -> Tensor:
+    x, output = x.contiguous(), torch.empty_like(x, memory_format=torch.contiguous_format)
+    _call(f"{name}_forward", sizes, [weight.contiguous() for weight in weights], x, mask, output)
+    return output
+
+
+@_block.register_fake
+def _(_name: str, x: Tensor, *_: Any) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("social_xlstm::block_gradients", mutates_args=())
+def _block_gradients(
+    name: str,
+    dout: Tensor,
+    x: Tensor,
+    mask: Tensor | None,
+    weights: Sequence[Tensor],
+    *,
+    sizes: Sequence[int],
+) -> list[Tensor]:
+    whole = [weight.contiguous() for weight in weights]
+    return _gradients(name, dout, x.contiguous(), mask, whole, sizes=sizes)
+
+
+@_block_gradients.register_fake
+def _(*given: Any, **_: Any) -> list[Tensor]:
+    _, _, x, _, weights = given
+    return [torch.empty_like(t, memory_format=torch.contiguous_format) for t in (x, *weights)]
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001 - torch names them
+    ctx.name, x, mask, ctx.sizes, weights = inputs
+    ctx.save_for_backward(x, mask, *weights)
+
+
+def _back(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+    x, mask, *weights = ctx.saved_tensors
+    dx, *gradients = _block_gradients(ctx.name, dout, x, mask, weights, sizes=ctx.sizes)
+    return None, dx, None, None, gradients
+
+
+_block.register_autograd(_back, setup_context=_keep)
 
 
 def _addresses(tensors: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
