@@ -123,6 +123,18 @@ def test_it_is_the_library_that_runs(monkeypatch):
 
 @available
 @pytest.mark.parametrize("slstm_at", [(), (0,)])
+@pytest.mark.parametrize("shape", [(3, 12, 8), (3, 12, 17), (12, 16), (2, 3, 12, 16), (16, 3, 12, 16)])
+def test_inputs_that_do_not_fit_are_not_given_to_c(monkeypatch, slstm_at, shape):
+    """It would read and write beyond them; torch refuses them with the reason."""
+    called = counted(monkeypatch)
+    block = stack_of(XLSTMConfig(16, 1, slstm_at, dropout=0.0), 0).blocks[0]
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        block(torch.randn(shape))
+    assert [] == called
+
+
+@available
+@pytest.mark.parametrize("slstm_at", [(), (0,)])
 def test_the_same_threads_give_the_same_bits(slstm_at):
     """Runs can be repeated; other thread counts differ by rounding only."""
     stack = stack_of(XLSTMConfig(32, 1, slstm_at, dropout=0.0), 0)
@@ -181,10 +193,12 @@ def test_a_nan_in_any_weight_shows_where_torch_shows_it(slstm_at):
 
 @available
 @pytest.mark.parametrize("slstm_at", [(), (0,)])
-def test_dropout_draws_what_it_drew(slstm_at):
+@pytest.mark.parametrize("strided", [False, True])
+def test_dropout_draws_what_it_drew(slstm_at, strided):
     """The same seed drops the same channels with and without the library."""
     stack = stack_of(XLSTMConfig(16, 1, slstm_at, dropout=0.3), 0)
     x, upstream = torch.randn(2, 5, 12, 16)
+    x = x.transpose(0, 1).contiguous().transpose(0, 1) if strided else x
     torch.manual_seed(7)
     expected = without_library(stack, x, upstream)
     torch.manual_seed(7)

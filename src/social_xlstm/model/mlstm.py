@@ -172,7 +172,7 @@ class MLSTMBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [M,T,E] to [M,T,E]."""
+        """Map [M,T,E] to [M,T,E]; in C also [G,M,T,E], every weight being [G,...]."""
         if native_pass.applies(x, own := self._own_weights(), self.xlstm.inner):
             return native_pass.run("mlstm", x, native_pass.mask(self.xlstm.dropout, x), self._sizes(), own)
         if not eager_pass.applies(x):
@@ -190,6 +190,10 @@ class MLSTMBlock(nn.Module):
             return x + layer.dropout(mlstm_pass.run(x, weights, residual=False))
         return mlstm_pass.run(x, weights, residual=True)
 
+    def runs_in_c(self, x: Tensor) -> bool:
+        """Tell whether the C library takes this input."""
+        return native_pass.applies(x, self._own_weights(), self.xlstm.inner)
+
     def _own_weights(self) -> tuple[Tensor, ...]:
         """Return the weights in the order of the C structure."""
         layer = self.xlstm
@@ -203,5 +207,5 @@ class MLSTMBlock(nn.Module):
 
     def _sizes(self) -> tuple[int, ...]:
         layer = self.xlstm
-        block, kernel = layer.q_proj.weight.shape[1], layer.conv1d.conv.kernel_size[0]
+        block, kernel = layer.q_proj.weight.shape[-1], layer.conv1d.conv.kernel_size[0]
         return layer.proj_down.out_features, layer.inner, layer.heads, kernel, block

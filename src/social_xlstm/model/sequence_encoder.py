@@ -26,13 +26,17 @@ class SequenceEncoder(nn.Module):
 
     def forward(self, x: Tensor, identity: Tensor | None = None) -> Tensor:
         """Map [M,T,F], with an embedding [M or 1,E] of whose window it is, to [M,T,E or out_features]."""
-        if self.longest is not None and x.shape[1] > self.longest:
-            raise InputError(
-                f"a window has {x.shape[1]} steps, but model.xlstm.context_length is {self.longest}; "
-                "raise context_length to data.sequence_length"
-            )
+        self.check_steps(x.shape[1])
         lifted = self.embed(x)
         if identity is not None:
             lifted = lifted + identity.unsqueeze(-2)
         states = self.stack(self.dropout(lifted))
         return states if self.project is None else self.project(states)
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse windows longer than the stack was made for."""
+        if self.longest is not None and steps > self.longest:
+            raise InputError(
+                f"a window has {steps} steps, but model.xlstm.context_length is {self.longest}; "
+                "raise context_length to data.sequence_length"
+            )

@@ -166,14 +166,18 @@ class SLSTMBlock(nn.Module):
         self.ffn = GatedFeedForward(width, expanded, num_blocks=num_blocks)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [M,T,E] to [M,T,E]."""
-        if native_pass.applies(x, own := self._own_weights(), own[-1].shape[1]):
+        """Map [M,T,E] to [M,T,E]; in C also [G,M,T,E], every weight being [G,...]."""
+        if native_pass.applies(x, own := self._own_weights(), own[-1].shape[-1]):
             layer, cell = self.xlstm, self.xlstm.slstm_cell
             sizes = (cell.heads * cell.head_width, cell.heads, layer.conv1d.conv.kernel_size[0])
             x = native_pass.run("slstm", x, native_pass.mask(layer.dropout, x), sizes, own[:-3])
-            return native_pass.run("ffn", x, None, self.ffn.proj_down.weight.shape, own[-3:])
+            return native_pass.run("ffn", x, None, own[-1].shape[-2:], own[-3:])
         x = x + self.xlstm(self.xlstm_norm(x))
         return x + self.ffn(self.ffn_norm(x))
+
+    def runs_in_c(self, x: Tensor) -> bool:
+        """Tell whether the C library takes this input."""
+        return native_pass.applies(x, own := self._own_weights(), own[-1].shape[-1])
 
     def _own_weights(self) -> tuple[Tensor, ...]:
         """Return the weights in the order of the C structures, the feed-forward's three last."""

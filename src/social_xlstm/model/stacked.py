@@ -3,13 +3,16 @@
 from collections.abc import Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from social_xlstm.config import ModelConfig
 from social_xlstm.errors import InputError
-from social_xlstm.model.cells import LSTMStack
+from social_xlstm.model.cells import BlockStack, LSTMStack
+from social_xlstm.model.mlstm import MLSTMBlock
 from social_xlstm.model.sequence_encoder import SequenceEncoder
+from social_xlstm.model.slstm import SLSTMBlock
 
 
 class UnrolledLSTM(nn.Module):
@@ -65,6 +68,8 @@ class StackedEncoder(nn.Module):
 
     def forward(self, x: Tensor, identity: Tensor | None = None) -> Tensor:
         """Map [B,N,T,F] and embeddings [N,E] to [B,N,T,E]."""
+        if self._runs_in_c(x):
+            return self._in_c(x, identity)
 
         def run(weights: dict[str, Tensor], window: Tensor, row: Tensor | None) -> Tensor:
             return functional_call(self.encoder, weights, (window, None if row is None else row.unsqueeze(0)))
@@ -73,6 +78,30 @@ class StackedEncoder(nn.Module):
             run, in_dims=(0, 1, None if identity is None else 0), out_dims=1, randomness="different"
         )
         return per_detector(dict(self.encoder.named_parameters()), x, identity)
+
+    def _runs_in_c(self, x: Tensor) -> bool:
+        """Tell whether the C library takes every block for all detectors at once."""
+        lifted = x.transpose(0, 1)[..., :1].expand(-1, -1, -1, self.encoder.embed.weight.shape[1])
+        stack = self.encoder.stack
+        return isinstance(stack, BlockStack) and all(
+            isinstance(block, MLSTMBlock | SLSTMBlock) and block.runs_in_c(lifted) for block in stack.blocks
+        )
+
+    def _in_c(self, x: Tensor, identity: Tensor | None) -> Tensor:
+        """Compute what one encoder's forward computes, with the detectors [N] in front of everything."""
+        encoder, (B, _, T, _) = self.encoder, x.shape
+        encoder.check_steps(T)
+        embed, norm = encoder.embed, encoder.stack.post_blocks_norm
+        rows = x.transpose(0, 1).flatten(1, 2)
+        lifted = torch.baddbmm(embed.bias.unsqueeze(1), rows, embed.weight.transpose(1, 2))
+        lifted = lifted.unflatten(1, (B, T))
+        if identity is not None:
+            lifted = lifted + identity[:, None, None]
+        states = encoder.dropout(lifted)
+        for block in encoder.stack.blocks:
+            states = block(states)
+        normed = F.layer_norm(states, states.shape[-1:]) * norm.scale()[:, None, None]
+        return normed.transpose(0, 1)
 
 
 def stack_weights(per_vd: Mapping[str, Tensor]) -> dict[str, Tensor]:
