@@ -17,21 +17,29 @@ static void pick(const struct groups *g, long group, float *const *all, float **
     for (long i = 0; i < g->weights; i++) own[i] = all[i] + group * g->sizes[i];
 }
 
-/* Too few groups for all threads: one after another, each by all. */
-static int by_groups(const struct groups *g, int threads) { return g->count >= threads; }
+/* Each thread takes whole groups. Too few for all threads: one after another, each by all, and outside of any parallel
+ * region, for inside of one, even of a single thread, OpenMP starts new threads for every block. */
+#define FOR_GROUPS(DO)                                                                       \
+    if (g->count < threads) {                                                                \
+        int inner = threads;                                                                 \
+        for (long group = 0; group < g->count; group++) DO                                   \
+    } else {                                                                                 \
+        int inner = 1;                                                                       \
+        _Pragma("omp parallel for num_threads(threads) schedule(static) reduction(+ : failed)") \
+        for (long group = 0; group < g->count; group++) DO                                   \
+    }
 
 /* x, mask and out [groups,M,T,E]. Returns how many groups ran out of memory. */
 int groups_forward(forward_of *block, const struct groups *g, const long *shape, float *const *weights, const float *x,
                    const float *mask, float *out, int threads) {
     long size = shape[0] * shape[1] * shape[2];
-    int failed = 0, inner = by_groups(g, threads) ? 1 : threads;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : failed) if (inner < threads)
-    for (long group = 0; group < g->count; group++) {
+    int failed = 0;
+    FOR_GROUPS({
         float *own[g->weights];
         long at = group * size;
         pick(g, group, weights, own);
         failed += block(shape, own, x + at, mask ? mask + at : NULL, out + at, inner);
-    }
+    })
     return failed;
 }
 
@@ -40,14 +48,14 @@ int groups_backward(backward_of *block, const struct groups *g, const long *shap
                     const float *x, const float *mask, const float *dout, float *dx, float *const *gradients,
                     int threads) {
     long size = shape[0] * shape[1] * shape[2];
-    int failed = 0, inner = by_groups(g, threads) ? 1 : threads;
-#pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : failed) if (inner < threads)
-    for (long group = 0; group < g->count; group++) {
-        float *own[g->weights], *gradient[g->weights];
+    int failed = 0;
+    FOR_GROUPS({
+        float *own[g->weights];
+        float *gradient[g->weights];
         long at = group * size;
         pick(g, group, weights, own);
         pick(g, group, gradients, gradient);
         failed += block(shape, own, x + at, mask ? mask + at : NULL, dout + at, dx + at, gradient, inner);
-    }
+    })
     return failed;
 }
