@@ -53,3 +53,12 @@ def test_without_collectives_there_is_no_share_of_them():
     seen = split([RANGE, host("aten::mm", 0.0, 0.5)], 1)
     assert "collective_hidden_share" not in seen.figures
     assert 0.0 == seen.figures["collective_seconds"]
+
+
+def test_several_stretches_are_held_against_each_other():
+    """Two collectives, each half under one of two kernels: half of it is hidden."""
+    works = [host("aten::mm", 0.0, 0.2), host("aten::mm", 0.5, 0.7)]
+    collectives = [host("gloo:all_reduce", 0.1, 0.3), host("gloo:all_reduce", 0.6, 0.8)]
+    seen = split([RANGE, *works, *collectives], 1)
+    assert pytest.approx(0.4) == seen.figures["collective_seconds"]
+    assert pytest.approx(0.5) == seen.figures["collective_hidden_share"]
