@@ -98,6 +98,7 @@ def _gradients(
     *,
     sizes: Sequence[int],
 ) -> list[Tensor]:
+    x, weights = x.contiguous(), [weight.contiguous() for weight in weights]
     dx, gradients = torch.empty_like(x), [torch.empty_like(weight) for weight in weights]
     _call(f"{name}_backward", sizes, weights, x, mask, dout.contiguous(), dx, _addresses(gradients))
     return [dx, *gradients]
@@ -121,18 +122,7 @@ def _(_name: str, x: Tensor, *_: Any) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("social_xlstm::block_gradients", mutates_args=())
-def _block_gradients(
-    name: str,
-    dout: Tensor,
-    x: Tensor,
-    mask: Tensor | None,
-    weights: Sequence[Tensor],
-    *,
-    sizes: Sequence[int],
-) -> list[Tensor]:
-    whole = [weight.contiguous() for weight in weights]
-    return _gradients(name, dout, x.contiguous(), mask, whole, sizes=sizes)
+_block_gradients = torch.library.custom_op("social_xlstm::block_gradients", _gradients, mutates_args=())
 
 
 @_block_gradients.register_fake

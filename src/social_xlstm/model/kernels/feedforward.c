@@ -1,7 +1,6 @@
 /* The gated feed-forward half of the sLSTM block, norm to residual. */
-#include <omp.h>
-
 #include "product.h"
+#include "tiles.h"
 
 #define TILE_ROWS 96
 
@@ -137,21 +136,8 @@ int ffn_forward(const struct ffn_shape *s, const struct ffn_weights *w, const fl
     long rows = s->sequences * s->steps;
     struct ffn_packed f;
     int failed = !ready_weights(s, w, &f, 0);
-#pragma omp parallel num_threads(threads) if (!failed)
-    {
-        struct ffn_scratch m;
-        if (!prepare(s, &m)) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-#pragma omp for schedule(static)
-            for (long r = 0; r < rows; r += TILE_ROWS)
-                tile_forward(s, &f, &m, x + r * s->width, rows - r < TILE_ROWS ? rows - r : TILE_ROWS,
-                             out + r * s->width);
-        }
-    }
+    OVER_TILES(struct ffn_scratch, prepare(s, &m), NOTHING, rows, TILE_ROWS,
+               tile_forward(s, &f, &m, x + n * s->width, count, out + n * s->width), NOTHING)
     return failed;
 }
 
@@ -165,29 +151,11 @@ int ffn_backward(const struct ffn_shape *s, const struct ffn_weights *w, const f
     long E = s->width, P = padded(E), F = s->expanded;
     float *sums[threads];
     struct ffn_weights whole;
-#pragma omp parallel num_threads(threads) if (!failed)
-    {
-        struct ffn_scratch m;
-        int me = omp_get_thread_num();
-        if (prepare(s, &m)) {
-            memset(m.sums.norm, 0, (size_t)m.sums_size * 4);
-            sums[me] = m.sums.norm;
-            if (me == 0) whole = m.sums;
-        } else {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-#pragma omp for schedule(static)
-            for (long r = 0; r < rows; r += TILE_ROWS)
-                tile_backward(s, &f, &m, x + r * E, dout + r * E, rows - r < TILE_ROWS ? rows - r : TILE_ROWS,
-                              dx + r * E);
-#pragma omp for schedule(static)
-            for (long i = 0; i < m.sums_size; i++)
-                for (int other = 1; other < omp_get_num_threads(); other++) sums[0][i] += sums[other][i];
-        }
-    }
+    OVER_TILES(struct ffn_scratch, prepare(s, &m), {
+        start_sums(sums, m.sums.norm, m.sums_size);
+        if (omp_get_thread_num() == 0) whole = m.sums;
+    }, rows, TILE_ROWS, tile_backward(s, &f, &m, x + n * E, dout + n * E, count, dx + n * E),
+    join_sums(sums, m.sums_size))
     if (failed) return 1;
     memcpy(d->norm, whole.norm, (size_t)E * 4);
     memcpy(d->down, whole.down, (size_t)(E * F) * 4);

@@ -1,7 +1,6 @@
 /* The mLSTM block, pre-norm to residual, a few sequences at a time: what lies between two products stays in cache. */
-#include <omp.h>
-
 #include "mlstm_memory.h"
+#include "tiles.h"
 
 /* Rows of a product at a time: weights are read from the second-level cache once for so many. */
 #define TILE_ROWS 96
@@ -149,22 +148,10 @@ int mlstm_forward(const struct mlstm_shape *s, const struct mlstm_weights *w, co
     struct mlstm_folded f;
     int failed = !fold(s, w, &f, 0);
     long tile = tile_sequences(s), rows = s->steps;
-#pragma omp parallel num_threads(threads) if (!failed)
-    {
-        struct mlstm_scratch m;
-        if (!prepare(s, &m, 0)) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-#pragma omp for schedule(static)
-            for (long n = 0; n < s->sequences; n += tile) {
-                long count = s->sequences - n < tile ? s->sequences - n : tile, at = n * rows * s->width;
-                tile_forward(s, &f, w, &m, x + at, mask ? mask + at : NULL, count, out + at);
-            }
-        }
-    }
+    OVER_TILES(struct mlstm_scratch, prepare(s, &m, 0), NOTHING, s->sequences, tile, {
+        long at = n * rows * s->width;
+        tile_forward(s, &f, w, &m, x + at, mask ? mask + at : NULL, count, out + at);
+    }, NOTHING)
     return failed;
 }
 
@@ -176,31 +163,13 @@ int mlstm_backward(const struct mlstm_shape *s, const struct mlstm_weights *w, c
     long tile = tile_sequences(s), rows = s->steps;
     float *sums[threads];
     struct mlstm_sums whole;
-#pragma omp parallel num_threads(threads) if (!failed)
-    {
-        struct mlstm_scratch m;
-        int me = omp_get_thread_num();
-        if (prepare(s, &m, 1)) {
-            memset(m.first_sum, 0, (size_t)m.sums_size * 4);
-            sums[me] = m.first_sum;
-            if (me == 0) whole = m.sums;
-        } else {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-#pragma omp for schedule(static)
-            for (long n = 0; n < s->sequences; n += tile) {
-                long count = s->sequences - n < tile ? s->sequences - n : tile, at = n * rows * s->width;
-                tile_backward(s, &f, w, &m, x + at, mask ? mask + at : NULL, dout + at, count, dx + at);
-            }
-            /* Always in the threads' order: the same threads give the same bits. */
-#pragma omp for schedule(static)
-            for (long i = 0; i < m.sums_size; i++)
-                for (int other = 1; other < omp_get_num_threads(); other++) sums[0][i] += sums[other][i];
-        }
-    }
+    OVER_TILES(struct mlstm_scratch, prepare(s, &m, 1), {
+        start_sums(sums, m.first_sum, m.sums_size);
+        if (omp_get_thread_num() == 0) whole = m.sums;
+    }, s->sequences, tile, {
+        long at = n * rows * s->width;
+        tile_backward(s, &f, w, &m, x + at, mask ? mask + at : NULL, dout + at, count, dx + at);
+    }, join_sums(sums, m.sums_size))
     if (!failed) mlstm_unfold(s, w, &whole, d);
     return failed;
 }

@@ -1,7 +1,6 @@
 /* The sLSTM half of the sLSTM block, norm to residual, a few sequences at a time. */
-#include <omp.h>
-
 #include "slstm_steps.h"
+#include "tiles.h"
 
 /* As the module has them; the order is that of slstm.py. The matrices [H,D,D] drive the gates i, f, z and o. */
 struct slstm_weights {
@@ -166,22 +165,10 @@ int slstm_forward(const struct slstm_shape *s, const struct slstm_weights *w, co
     struct slstm_packed p;
     int failed = !ready_weights(s, w, &p);
     long sequence = s->steps * s->width;
-#pragma omp parallel num_threads(threads) if (!failed)
-    {
-        struct slstm_scratch m;
-        if (!prepare(s, &m)) {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-#pragma omp for schedule(static)
-            for (long n = 0; n < s->sequences; n += TILE) {
-                long count = s->sequences - n < TILE ? s->sequences - n : TILE, at = n * sequence;
-                tile_forward(s, &p, w->conv_bias, &m, x + at, mask ? mask + at : NULL, count, out + at);
-            }
-        }
-    }
+    OVER_TILES(struct slstm_scratch, prepare(s, &m), NOTHING, s->sequences, TILE, {
+        long at = n * sequence;
+        tile_forward(s, &p, w->conv_bias, &m, x + at, mask ? mask + at : NULL, count, out + at);
+    }, NOTHING)
     return failed;
 }
 
@@ -193,30 +180,13 @@ int slstm_backward(const struct slstm_shape *s, const struct slstm_weights *w, c
     long sequence = s->steps * s->width;
     float *sums[threads];
     struct slstm_sums whole;
-#pragma omp parallel num_threads(threads) if (!failed)
-    {
-        struct slstm_scratch m;
-        int me = omp_get_thread_num();
-        if (prepare(s, &m)) {
-            memset(m.sums.norm, 0, (size_t)m.sums_size * 4);
-            sums[me] = m.sums.norm;
-            if (me == 0) whole = m.sums;
-        } else {
-#pragma omp atomic write
-            failed = 1;
-        }
-#pragma omp barrier
-        if (!failed) {
-#pragma omp for schedule(static)
-            for (long n = 0; n < s->sequences; n += TILE) {
-                long count = s->sequences - n < TILE ? s->sequences - n : TILE, at = n * sequence;
-                tile_backward(s, &p, w->conv_bias, &m, x + at, mask ? mask + at : NULL, dout + at, count, dx + at);
-            }
-#pragma omp for schedule(static)
-            for (long i = 0; i < m.sums_size; i++)
-                for (int other = 1; other < omp_get_num_threads(); other++) sums[0][i] += sums[other][i];
-        }
-    }
+    OVER_TILES(struct slstm_scratch, prepare(s, &m), {
+        start_sums(sums, m.sums.norm, m.sums_size);
+        if (omp_get_thread_num() == 0) whole = m.sums;
+    }, s->sequences, TILE, {
+        long at = n * sequence;
+        tile_backward(s, &p, w->conv_bias, &m, x + at, mask ? mask + at : NULL, dout + at, count, dx + at);
+    }, join_sums(sums, m.sums_size))
     if (!failed) unpack_gradients(s, &whole, d);
     return failed;
 }
