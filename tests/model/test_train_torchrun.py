@@ -21,7 +21,7 @@ trainer: {max_epochs: 2, limit_train_batches: 6, accumulate_grad_batches: 2, log
 
 # One process of two does something on its fourth update of the first attempt, then all is as ever.
 PLANTED = """
-import os, runpy, signal, sys
+import contextlib, os, runpy, signal, socket, sys, time
 from social_xlstm.train.speed import Speedometer
 plain = Speedometer.on_step
 def on_step(self, state, loss):
@@ -30,7 +30,17 @@ def on_step(self, state, loss):
     if os.environ["RANK"] == "1" and state.batches == 9 and is_first_attempt:
         {act}
 Speedometer.on_step = on_step
-runpy.run_module("social_xlstm", run_name="__main__", alter_sys=True)
+try:
+    runpy.run_module("social_xlstm", run_name="__main__", alter_sys=True)
+except ArithmeticError:
+    if {dies_slowly}:
+        for number in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError):
+                end = socket.socket(fileno=os.dup(int(number)))
+                end.getpeername()  # raises for those that only listen
+                end.shutdown(socket.SHUT_RDWR)
+        time.sleep(2)
+    raise
 """
 
 
@@ -42,8 +52,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def torchrun(folder: Path, act: str, *changes: str, restarts: int = 0) -> subprocess.CompletedProcess[str]:
-    (folder / "planted.py").write_text(PLANTED.format(act=act))
+def torchrun(
+    folder: Path, act: str, *changes: str, restarts: int = 0, dies_slowly: bool = False
+) -> subprocess.CompletedProcess[str]:
+    (folder / "planted.py").write_text(PLANTED.format(act=act, dies_slowly=dies_slowly))
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = [part for change in changes for part in ("--set", change)]
     return subprocess.run(
@@ -70,9 +82,13 @@ def test_a_killed_process_is_restarted_and_the_training_ends_as_undisturbed(fold
 
 
 @pytest.mark.slow
-def test_a_failing_process_ends_all_and_its_own_error_is_shown(folder: Path) -> None:
-    """One process raises: torchrun's summary names its rank and its error, not that of who waited for it."""
-    failed = torchrun(folder, 'raise ArithmeticError("planted in one")')
+@pytest.mark.parametrize("dies_slowly", [False, True])
+def test_a_failing_process_ends_all_and_its_own_error_is_shown(folder: Path, dies_slowly: bool) -> None:
+    """One process raises: torchrun's summary names its rank and its error, not that of who waited for it.
+
+    Also if its connections close long before torchrun sees it dead: the other one fails of that first.
+    """
+    failed = torchrun(folder, 'raise ArithmeticError("planted in one")', dies_slowly=dies_slowly)
     assert 1 == failed.returncode
     summary = failed.stderr.rpartition("Root Cause")[2]
     assert "planted in one" in summary

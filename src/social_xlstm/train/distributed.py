@@ -1,8 +1,9 @@
 """One process or many: what torchrun says, the process group, and sums over all processes (O25)."""
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -18,6 +19,7 @@ from social_xlstm.errors import InputError
 
 _HOOKS = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
 _SENT_AS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_SECONDS_TO_BE_ENDED = 5.0  # torchrun looks ten times a second, but the first to fail may take time to die
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,17 @@ def _store_of_this_attempt(world: World, timeout: float) -> dist.Store | None:
     return dist.PrefixStore(f"attempt-{attempt}", next(found)[0])
 
 
+def _let_the_first_failure_speak(store: dist.Store) -> None:
+    """Wait to be ended if another process failed before: its error is the cause, this one a consequence.
+
+    torchrun shows the failure it sees first, in whole seconds. Who lost the connection to a process that
+    failed is often gone sooner than that process.
+    """
+    with suppress(RuntimeError):  # torchrun itself is gone: there is nobody to speak to
+        if store.add("failures", 1) > 1:
+            time.sleep(_SECONDS_TO_BE_ENDED)
+
+
 @contextmanager
 def process_group(world: World, device: torch.device, timeout: float = 600.0) -> Iterator[World]:
     """Join the other processes for the time of the block: nccl between GPUs, gloo between CPUs.
@@ -121,16 +134,21 @@ def process_group(world: World, device: torch.device, timeout: float = 600.0) ->
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    store = _store_of_this_attempt(world, timeout)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         rank=world.rank,
         world_size=world.size,
         timeout=timedelta(seconds=timeout),
-        store=_store_of_this_attempt(world, timeout),
+        store=store,
     )
     try:
         yield world
         dist.barrier()  # nobody takes its end of the connection down while another still talks
+    except Exception:
+        if store is not None:
+            _let_the_first_failure_speak(store)
+        raise
     finally:
         dist.destroy_process_group()
 
