@@ -129,17 +129,14 @@ class Timeline:
         if self._card.is_host:
             return
         share = _PINNED_SHARE if copy.pinned else _PAGEABLE_SHARE
-        # In stream order: behind the work queued before it, and before the work that uses it.
-        start = max(self._host, self._bus, self._device if copy.direction == "d2h" else 0.0)
+        # One stream: a copy starts when all that was queued before it is done, and what follows waits for it.
+        start = max(self._host, self._bus, self._device)
         end = start + _COPY_START + copy.size_bytes / (self._card.pcie_bandwidth * share)
         self._bus = end
         self._host += self._card.dispatch_seconds
         if copy.blocking:
             self._host = max(self._host, end)
-        if copy.direction == "h2d":
-            self._ready = max(self._ready, end)
-        if copy.blocking or copy.direction == "h2d":
-            self._cause = "copy"
+        self._ready, self._cause = max(self._ready, end), "copy"
 
     def result(self) -> Played:
         """Return what happened so far."""

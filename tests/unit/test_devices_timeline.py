@@ -65,6 +65,18 @@ def test_a_pageable_copy_blocks_and_a_pinned_one_overlaps():
     assert 10 / 0.85 + 1 == pytest.approx(played(pinned).seconds, rel=1e-3)
 
 
+@pytest.mark.parametrize("direction", ["h2d", "d2h"])
+@pytest.mark.parametrize(("pinned", "share"), [(True, 0.85), (False, 0.45)])
+def test_a_copy_keeps_the_order_of_its_stream(direction, pinned, share):
+    """It starts when earlier kernels are done, later ones wait for it; the host goes on if it is pinned."""
+    copy = Copy(direction, 10, pinned, not pinned, UNKNOWN)
+    result = played([kernel(30), copy, kernel(30)])
+    took = 10 / share
+    launched = 0 if pinned else 2  # the host comes back and needs two seconds for the second kernel
+    assert 2 + 30 + took + launched + 30 == pytest.approx(result.seconds, rel=1e-3)
+    assert took + launched == pytest.approx(result.gaps["copy"], rel=1e-3)
+
+
 def test_steps_run_into_each_other():
     """The second step's launches hide behind the first one's kernels."""
     ends = played([kernel(10)], [kernel(10)]).step_ends
