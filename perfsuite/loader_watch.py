@@ -11,10 +11,12 @@ from typing import Any, Protocol
 
 from perfsuite.insight import Clue
 from perfsuite.statistics import mean, median
-from perfsuite.usage import ended_children_seconds
+from perfsuite.usage import Stretch, ended_children_seconds
 
 WORTH_A_LOOK = 0.05  # of the time waiting for data: below it a loader is fine
-_MOST_SAMPLES, _MOST_SECONDS = 64, 1.0
+# Enough: some samples, and for so long that a clock can tell computing from waiting.
+_ENOUGH_SAMPLES, _ENOUGH_SECONDS = 64, 0.02
+_MOST_SAMPLES, _MOST_SECONDS = 10_000, 1.0
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 # What a step may raise when it is handed the same batch again: then there is no rerun, and no proof.
@@ -81,22 +83,26 @@ def sample_clues(loader: Any) -> dict[str, Clue]:
     collate: Callable[[Any], Any] = getattr(loader, "collate_fn", None) or (lambda samples: samples)
     wall: list[float] = []
     order: list[Any] = []
-    cpu = collated = 0.0
+    cpu = own = collated = 0.0
     batches = size = 0
     for indices in sampler:
         chosen = list(indices)
         samples = []
-        for index in chosen:
-            started, computed = time.perf_counter(), time.thread_time()
-            samples.append(dataset[index])
-            wall.append(time.perf_counter() - started)
-            order.append(index)
-            cpu += time.thread_time() - computed
+        with Stretch() as making:
+            for index in chosen:
+                started = time.perf_counter()
+                samples.append(dataset[index])
+                wall.append(time.perf_counter() - started)
+        cpu, own = cpu + making.cpu_seconds, own + making.own_seconds
+        order += chosen
         started = time.perf_counter()
         collate(samples)
         collated += time.perf_counter() - started
         batches, size = batches + 1, size + len(chosen)
-        if len(wall) >= _MOST_SAMPLES or math.fsum(wall) > _MOST_SECONDS:
+        spent = math.fsum(wall)
+        if spent > _MOST_SECONDS or (len(wall) >= _ENOUGH_SAMPLES and spent > _ENOUGH_SECONDS):
+            break
+        if len(wall) >= _MOST_SAMPLES:
             break
     if not wall:
         return {}
@@ -111,7 +117,8 @@ def sample_clues(loader: Any) -> dict[str, Clue]:
         "sample_seconds": median(wall),
         "slowest_sample_seconds": max(wall),
         "slowest_sample_share": max(wall) / total,
-        "sample_cpu_share": min(cpu / total, 1.0),
+        # Waiting for a core is no waiting for data: a crowded machine computes longer, and still computes.
+        "sample_cpu_share": cpu / max(own, cpu) if cpu > 0 else 0.0,
         "samples_timed": float(len(wall)),
     }
 

@@ -16,10 +16,10 @@ from perfsuite.devices.reference import Workload, references
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
+from perfsuite.usage import queued_seconds
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
-_SCHEDSTAT = Path("/proc/self/schedstat")
 _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _DISTURBED_SHARE = 0.05
 _LOOK_SECONDS = 0.05  # a look takes some 50 µs
@@ -186,14 +186,6 @@ def resident_bytes(field: str) -> int | None:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def queued_seconds() -> float | None:
-    """Return how long this thread was ready to run while others had the cores, None where unknown."""
-    try:
-        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return None
 
 
 def _difference(after: float | None, before: float | None) -> float | None:

@@ -17,7 +17,7 @@ from perfsuite.devices.optimizer_marks import around_optimizers
 from perfsuite.devices.places import Place, Places
 from perfsuite.insight import Clue, Insight, whole
 from perfsuite.statistics import median
-from perfsuite.usage import page_faults
+from perfsuite.usage import Stretch, page_faults
 
 _MOST_TIMED = 100_000  # operators of a step; further ones are counted and taken to be like these
 _STEPS = 3
@@ -39,8 +39,10 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.count = 0
         self.seconds: list[float] = []
         self.calls: Counter[tuple[Any, Place]] = Counter()
+        self.written: Counter[tuple[Any, Place]] = Counter()  # the code's own calls, no gradients
         self.syncs: Counter[Place] = Counter()
         self.is_optimizing = False
+        self.own_share = 1.0  # of the wall time: the rest others had the cores
         self._rules: dict[Any, Rule] = {}
 
     @classmethod
@@ -56,8 +58,12 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = Rule(func)
-        if self.is_optimizing or rule.is_view:
+        if self.is_optimizing:
             return func(*args, **kwargs)
+        if rule.is_view:
+            result = func(*args, **kwargs)
+            self._place()  # remembered for its gradient, which is no view
+            return result
         self.count += 1
         if self.count > _MOST_TIMED:
             return func(*args, **kwargs)
@@ -66,6 +72,8 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seconds.append(time.perf_counter() - started)
         place = self._place()
         self.calls[func, place] += 1
+        if torch._C._current_autograd_node() is None:
+            self.written[func, place] += 1
         if rule.is_sync:
             self.syncs[place] += 1
         return result
@@ -92,7 +100,7 @@ def look_into(step: Callable[[], object], step_seconds: float, root: Path) -> In
     if not 0 < step_seconds < _TOO_LONG_SECONDS:
         return Insight()
     steps = _STEPS if step_seconds < _SLOW_STEP_SECONDS else 1
-    bare = _bare(step, steps)
+    bare = bare_step(step, steps)
     empty = _empty_operator_seconds()
     # The quietest of a few: another process's turn only ever adds time.
     watch = min(
@@ -103,7 +111,8 @@ def look_into(step: Callable[[], object], step_seconds: float, root: Path) -> In
         return Insight(shares=whole({"optimizer": optimizer, "other": 1.0 - optimizer}))
     timed = watch.count / len(watch.seconds)
     touching, releasing = (bare.faults * cost / bare.seconds for cost in page_costs())
-    kernels = timed * sum(max(seconds - empty, 0.0) for seconds in watch.seconds) / bare.seconds
+    inside = watch.own_share * sum(max(seconds - empty, 0.0) for seconds in watch.seconds)
+    kernels = timed * inside / bare.seconds
     left = max(1.0 - kernels - optimizer, 0.0)
     gaps = min(left, _HOST_COST * empty * watch.count / bare.seconds)
     # New pages are fetched inside operators and given back between them.
@@ -123,8 +132,9 @@ def _watched(step: Callable[[], object], root: Path) -> OpWatch:
     is_compiling = "torch._dynamo" in sys.modules  # loading it takes seconds
     # Without it Dynamo would compile the step once more, and the watch itself with it.
     as_written = torch.compiler.set_stance("force_eager") if is_compiling else contextlib.nullcontext()
-    with around_optimizers(watch.begin_optimizer, watch.end_optimizer), as_written, watch:
+    with around_optimizers(watch.begin_optimizer, watch.end_optimizer), as_written, watch, Stretch() as seen:
         step()
+    watch.own_share = seen.own_share
     return watch
 
 
@@ -135,14 +145,14 @@ def lines_of(step: Callable[[], object], root: Path) -> dict[str, Clue]:
 
 
 class Bare(NamedTuple):
-    """One step with nothing but a clock around it and its optimizers."""
+    """One step with nothing but a clock around it and its optimizers, other processes' turns left out."""
 
     seconds: float
     optimizer: float
     faults: int  # pages of memory that were fetched from the system
 
 
-def _bare(step: Callable[[], object], steps: int) -> Bare:
+def bare_step(step: Callable[[], object], steps: int) -> Bare:
     """Return the quietest of a few steps."""
     begun: list[float] = []
     inside: list[float] = []
@@ -155,23 +165,21 @@ def _bare(step: Callable[[], object], steps: int) -> Bare:
         for _ in range(steps):
             inside.clear()
             before = page_faults()
-            started = time.perf_counter()  # the clock runs from here
-            step()
-            seconds = time.perf_counter() - started
+            with Stretch() as timed:  # the clock runs here
+                step()
             faults = page_faults() - before
-            seen.append(Bare(max(seconds, 1e-9), sum(inside), faults))
+            seen.append(Bare(max(timed.own_seconds, 1e-9), timed.own_share * sum(inside), faults))
     return min(seen)
 
 
 def page_costs() -> tuple[float, float]:
     """Return the seconds it takes to fetch a page of memory from the system, and to give it back."""
-    pages = _PAGES * mmap.PAGESIZE
-    memory = mmap.mmap(-1, pages)
-    started = time.perf_counter()
-    memory[:: mmap.PAGESIZE] = bytes(_PAGES)
-    touched = time.perf_counter()
-    memory.close()
-    return (touched - started) / _PAGES, (time.perf_counter() - touched) / _PAGES
+    memory = mmap.mmap(-1, _PAGES * mmap.PAGESIZE)
+    with Stretch() as touching:
+        memory[:: mmap.PAGESIZE] = bytes(_PAGES)
+    with Stretch() as releasing:
+        memory.close()
+    return touching.own_seconds / _PAGES, releasing.own_seconds / _PAGES
 
 
 def _empty_operator_seconds() -> float:
@@ -204,7 +212,7 @@ def _line_clues(watch: OpWatch) -> dict[str, Clue]:
     for (_, place), count in watch.calls.items():
         by_place[place] += count
     place, count = by_place.most_common(1)[0]
-    ((_, looped), times) = watch.calls.most_common(1)[0]
+    ((_, looped), times) = (watch.written or watch.calls).most_common(1)[0]
     return {
         "launch_place": place.told,
         "launch_place_count": float(count),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
+_MOST_TEXT = 200  # of a line: enough to know it by
 _OWN = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} - {None}
@@ -42,7 +43,10 @@ class Places:
 
     def here(self, depth: int = 2) -> Place:
         """Return the innermost line of the project, of any other code that is no library without one."""
-        frame: FrameType | None = sys._getframe(depth)
+        try:
+            frame: FrameType | None = sys._getframe(depth)
+        except ValueError:  # a card's gradients run in a thread of autograd's own, with no Python below it
+            return UNKNOWN
         outside = None
         while frame is not None:
             code = frame.f_code
@@ -85,7 +89,7 @@ class Places:
         if known is None:
             path = code.co_filename.removeprefix(self._root)
             linecache.checkcache(code.co_filename)  # edited since some other test of this process read it
-            text = linecache.getline(code.co_filename, line).strip()
+            text = linecache.getline(code.co_filename, line).strip()[:_MOST_TEXT]
             known = Place(f"{path} {code.co_name}: {text}", line)
             self._known[code, line] = known
         return known

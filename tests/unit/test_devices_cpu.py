@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from perfsuite import usage
 from perfsuite.devices import cpu, open_device
 from perfsuite.devices.cpu_name import cpu_name
 from perfsuite.errors import DeviceMissing
@@ -61,8 +62,8 @@ def test_peak_memory_is_reset_between_tests():
 def test_without_proc_memory_is_absent_and_says_why(monkeypatch):
     """On macOS and Windows the figure is missing, and nothing crashes."""
     nowhere = Path("/nonexistent")
-    for name in ("_STATUS", "_CLEAR_REFS", "_SCHEDSTAT"):
-        monkeypatch.setattr(cpu, name, nowhere)
+    for module, name in ((cpu, "_STATUS"), (cpu, "_CLEAR_REFS"), (usage, "_SCHEDSTAT")):
+        monkeypatch.setattr(module, name, nowhere)
     device = cpu.CpuDevice()
     device.begin_test()
     window = device.start()

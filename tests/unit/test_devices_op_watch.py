@@ -1,12 +1,16 @@
 """Operators of a CPU's step: counted, named by their line, and the optimizer's left to it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from perfsuite.devices.op_watch import OpWatch, look_into
+from perfsuite import usage
+from perfsuite.devices import op_watch
+from perfsuite.devices.op_watch import OpWatch, lines_of, look_into
 from perfsuite.devices.optimizer_marks import around_optimizers
+from tests.unit.engine_thread import in_engine_thread
 
 HERE = Path(__file__).parent
 
@@ -32,6 +36,35 @@ def test_a_gradients_operators_belong_to_the_forward_line():
         product.sum().backward()
     lines = {place.told.rpartition(": ")[2] for _, place in watch.calls}
     assert {"product = weight * 2.0", "product.sum().backward()"} == lines
+
+
+def test_a_loop_is_counted_by_the_calls_it_has():
+    """Gradients that are added up come more often than anything that was written."""
+    weight = torch.ones(4, requires_grad=True)
+
+    def step():
+        sum((weight * 2.0).t() * weight.t() for _ in range(20)).sum().backward()
+
+    clues = lines_of(step, HERE)
+    assert 40.0 == clues["repeated_kernel_count"]
+    assert "sum((weight * 2.0)" in clues["repeated_kernel_place"]
+
+
+def test_gradients_without_a_line_of_python_below_them_do_no_harm():
+    """A card's gradients run in autograd's own thread: no frame to look at, for some not even a line."""
+    weight = torch.ones(4, 4, requires_grad=True)
+    weight.grad = torch.zeros(4, 4)
+
+    def step():
+        first, second = (weight * 2.0).chunk(2)
+        in_engine_thread((first * second).sum().backward)  # a view's gradient, and one added to another
+
+    with OpWatch(HERE) as watch:
+        step()
+    told = {place.told.rpartition(": ")[2] for _, place in watch.calls}
+    assert "first, second = (weight * 2.0).chunk(2)" in told
+    assert "(no line of the project)" in {place.told for _, place in watch.calls}
+    assert lines_of(step, HERE)["launch_place_count"] > 0
 
 
 def test_the_optimizers_operators_are_its_own():
@@ -89,6 +122,30 @@ def test_memory_fetched_from_the_system_in_every_step_is_the_allocators():
     shares = look_into(step, 0.01, HERE).shares
     assert shares["allocator"] > 0.2
     assert look_into(lambda: kept.fill_(1.0), 0.01, HERE).shares["allocator"] < shares["allocator"] / 4
+
+
+def test_turns_of_other_processes_are_no_time_of_the_step(monkeypatch, tmp_path):
+    """What the system counts as waiting for a core is left out, of the optimizer's time its part."""
+    schedstat, clock = tmp_path / "schedstat", SimpleNamespace(now=0.0)
+    clock.perf_counter = clock.thread_time = lambda: clock.now
+    schedstat.write_text("0 0 1\n")
+    monkeypatch.setattr(usage, "_SCHEDSTAT", schedstat)
+    monkeypatch.setattr(usage, "time", clock)
+    monkeypatch.setattr(op_watch, "time", clock)
+
+    class Slow(torch.optim.SGD):
+        def step(self, closure=None):
+            clock.now += 4.0
+
+    optimizer = Slow([torch.ones(1, requires_grad=True)])
+
+    def step():
+        optimizer.step()
+        clock.now += 4.0
+        schedstat.write_text("0 6000000000 1\n")
+
+    bare = op_watch.bare_step(step, steps=1)
+    assert (2.0, 1.0) == (bare.seconds, bare.optimizer)
 
 
 def test_a_compiled_step_is_looked_at_as_written():

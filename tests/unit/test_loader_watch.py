@@ -3,7 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from perfsuite import loader_watch
+from perfsuite import loader_watch, usage
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.feed import Feed
 from perfsuite.loader_watch import LoaderWatch, again, sample_clues
@@ -14,7 +14,7 @@ class Clock:
     """Wall and CPU time that pass only as told."""
 
     def __init__(self):
-        self.wall = self.cpu = 0.0
+        self.wall = self.cpu = self.queued = 0.0
 
     def perf_counter(self):
         return self.wall
@@ -27,6 +27,8 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(loader_watch, "time", clock)
+    monkeypatch.setattr(usage, "time", clock)
+    monkeypatch.setattr(usage, "queued_seconds", lambda: clock.queued)
     return clock
 
 
@@ -65,6 +67,29 @@ def test_a_sample_that_is_slow_again_is_slow_and_one_that_is_not_was_disturbed(c
     """Another process's turn must not be taken for a slow sample."""
     assert clues(Samples(clock, slow=5))["slowest_sample_share"] > 0.9
     assert clues(Samples(clock, once=5))["slowest_sample_share"] < 0.2
+
+
+def test_time_without_a_core_is_not_taken_for_a_wait(clock):
+    """On a crowded machine computing takes longer, and is still computing."""
+
+    class Crowded(Samples):
+        def __getitem__(self, index):
+            clock.wall += 0.004
+            clock.queued += 0.004
+            return super().__getitem__(index)
+
+    assert pytest.approx(0.5) == clues(Crowded(clock))["sample_cpu_share"]
+
+
+def test_what_the_look_itself_takes_is_not_taken_for_a_wait(clock, monkeypatch):
+    """The system's answer takes longer than a short sample."""
+
+    def asked():
+        clock.wall += 0.1
+        return 0.0
+
+    monkeypatch.setattr(usage, "queued_seconds", asked)
+    assert pytest.approx(0.5) == clues(Samples(clock))["sample_cpu_share"]
 
 
 def test_a_plain_iterable_has_no_samples_to_time():
