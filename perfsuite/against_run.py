@@ -1,6 +1,7 @@
 """The pytest hooks of `--against=REF`: compare all tests first, then report each as pytest reports tests."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -60,9 +61,10 @@ class Against:
 
     def _compare(self, tests: Sequence[str]) -> None:
         config, options = self._ledger.config, self._ledger.options
-        command = Command.from_given(config.invocation_params.args, config.invocation_params.dir)
-        device = f"--perf-device={options.settings({}).device}"  # not what another version's ini file says
-        command = Command((*command.arguments, device), command.folder)
+        command = Command.from_config(config)
+        # Not what another version's ini file says; a test's marker still wins over it.
+        device = ("-o", f"perf_device={options.settings({}).device}")
+        command = replace(command, arguments=(*command.arguments, *device))
         pairs = min(max(round(options.against_seconds / _PAIR_SECONDS), _LEAST_PAIRS), _MOST_PAIRS)
         with checked_out(self._ref, config.rootpath) as checkout:
             names = {True: self._ref, False: "this version"}

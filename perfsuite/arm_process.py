@@ -15,11 +15,11 @@ from typing import Any
 import perfsuite
 from perfsuite.checkout import Checkout
 from perfsuite.errors import SessionFailed
+from perfsuite.family import for_children
 from perfsuite.fresh import REQUEST, Command
 from perfsuite.line import Line
-from perfsuite.world import without_ranks
 
-_ALWAYS = ("--perf", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+_ALL = "--continue-on-collection-errors"
 _TAIL_LINES = 15
 _PIN = "pin"  # a folder with nothing but this perfsuite: both sides are measured by the same one
 
@@ -46,11 +46,12 @@ class ArmProcess:
             )
         )
         arguments = _translated(command.arguments, checkout) if is_other else list(command.arguments)
+        cache = checkout.scratch / ("other" if is_other else "this")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "pytest", *arguments, *_ALWAYS],
+            [sys.executable, "-P", "-m", "pytest", *command.pytest(cache, arguments), _ALL],
             cwd=folder,
             env={
-                **without_ranks(os.environ),
+                **for_children(os.environ, count=2),
                 REQUEST: str(request),
                 "PYTHONPATH": _python_path(checkout, is_other),
             },

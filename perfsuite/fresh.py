@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.errors import SessionFailed
-from perfsuite.world import without_ranks
+from perfsuite.family import for_children
 
 REQUEST = "PERFSUITE_REQUEST"  # names the file with the request; taken away by the process that obeys it
 # Flags that would change what a child does, or let two processes write to one place.
@@ -24,7 +24,11 @@ _LEFT_OUT_WITH_VALUE = (
     "--junit-xml",
     "--perf-json",
     "--perf-history",
+    "--perf-html",
+    "--perf-export",
+    "--perf-patch",
     "--against",
+    "--maxfail",
 )
 _TAIL_LINES = 15
 _WORKERS = ("--numprocesses", "--maxprocesses", "--dist", "--tx", "--max-worker-restart", "--maxschedchunk")
@@ -54,9 +58,16 @@ class Command:
 
     arguments: tuple[str, ...]
     folder: Path
+    has_cache: bool = True  # pytest's own; some switch it off
 
     @classmethod
-    def from_given(cls, given: Sequence[object], folder: Path | str) -> "Command":
+    def from_config(cls, config: Any) -> "Command":
+        """Read how pytest was started."""
+        given, has_cache = config.invocation_params, config.pluginmanager.hasplugin("cacheprovider")
+        return cls.from_given(given.args, given.dir, has_cache=has_cache)
+
+    @classmethod
+    def from_given(cls, given: Sequence[object], folder: Path | str, *, has_cache: bool = True) -> "Command":
         """Keep what selects and configures tests, leave out what writes, stops or judges."""
         kept: list[str] = []
         words = iter(str(word) for word in given)
@@ -65,7 +76,18 @@ class Command:
                 next(words, None)
             elif word not in _LEFT_OUT and not word.startswith(tuple(f"{n}=" for n in _LEFT_OUT_WITH_VALUE)):
                 kept.append(word)
-        return cls(tuple(kept), Path(folder))
+        return cls(tuple(kept), Path(folder), has_cache)
+
+    def pytest(self, scratch: Path, arguments: Sequence[str] | None = None) -> list[str]:
+        """Return pytest's arguments in a fresh process, which measures all and keeps its cache to itself."""
+        given = self.arguments if arguments is None else arguments
+        cache = ["-o", f"cache_dir={scratch / 'cache'}"] if self.has_cache else []
+        return [*given, "--perf", "--maxfail=0", *cache]  # last: an ini file may say otherwise
+
+
+def interpreter() -> list[str]:
+    """Return Python as this run has it: `python -m pytest` looks into the working folder first."""
+    return [sys.executable] if Path(sys.argv[0]).name == "__main__.py" else [sys.executable, "-P"]
 
 
 def without_workers(given: Sequence[str]) -> list[str]:
@@ -85,9 +107,9 @@ def take_session(command: Command, tests: Sequence[str]) -> Session:
         request, answer = Path(name, "request.json"), Path(name, "answer.json")
         request.write_text(json.dumps({"role": "session", "tests": list(tests), "answer": str(answer)}))
         ran = subprocess.run(
-            [sys.executable, "-m", "pytest", *command.arguments, "--perf", "-p", "no:cacheprovider"],
+            [*interpreter(), "-m", "pytest", *command.pytest(Path(name))],
             cwd=command.folder,
-            env={**without_ranks(os.environ), REQUEST: str(request)},
+            env={**for_children(os.environ), REQUEST: str(request)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

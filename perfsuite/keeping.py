@@ -68,6 +68,12 @@ class Keeper:
         if end is not None:
             end()
 
+    def release(self) -> None:
+        """Give back what the test's device still keeps for it: a fresh process may need it."""
+        release = getattr(self._device, "release", None)
+        if release is not None:
+            release()
+
     @property
     def readings(self) -> tuple[Reading, ...]:
         """All readings of this test so far."""

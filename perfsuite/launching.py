@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,9 +17,10 @@ import pytest
 from perfsuite import selection
 from perfsuite.environment import Environment
 from perfsuite.errors import RanksApart
-from perfsuite.fresh import REQUEST, Command
+from perfsuite.family import for_children
+from perfsuite.fresh import REQUEST, Command, interpreter
 from perfsuite.records import Limit, Reading
-from perfsuite.world import ENDING, without_ranks
+from perfsuite.world import ENDING
 
 if TYPE_CHECKING:
     from perfsuite.running import PerfRun
@@ -41,6 +41,9 @@ class Answer:
     def readings(self) -> tuple[Reading, ...]:
         """All readings."""
         return tuple(reading for reading, _ in self.kept)
+
+    def release(self) -> None:
+        """Give nothing back: the ranks had it, and are gone."""
 
     def close(self) -> None:
         """Nothing is open here: the ranks measured."""
@@ -63,10 +66,8 @@ class RankedItem(pytest.Item):
         """Let the ranks run the test; their readings are judged here."""
         from perfsuite.plugin import RUN
 
-        given = self.config.invocation_params
-        answer = run_ranks(
-            Command.from_given(given.args, given.dir), self.nodeid, selection.accelerators_needed(self)
-        )
+        ranks = selection.accelerators_needed(self)
+        answer = run_ranks(Command.from_config(self.config), self.nodeid, ranks)
         if answer.skipped:
             pytest.skip(answer.skipped)
         self.config.stash[RUN].take(self, answer)
@@ -114,11 +115,22 @@ def _started(command: Command, ranks: int, folder: Path, request: Path) -> Itera
     """Start the ranks; whatever happens here, none of them is left behind."""
     with (folder / "said.txt").open("w", encoding="utf-8") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "perfsuite.devices.launch", str(ranks), str(folder), *_pytest(command)],
+            [
+                *interpreter(),
+                "-m",
+                "perfsuite.devices.launch",
+                str(ranks),
+                str(folder),
+                *interpreter()[1:],
+                "-m",
+                "pytest",
+                *command.pytest(folder),
+                "--capture=fd",
+            ],
             cwd=command.folder,
             env={
                 "OMP_NUM_THREADS": "1",  # as torchrun sets it
-                **without_ranks(os.environ),
+                **for_children(os.environ, count=ranks),
                 REQUEST: str(request),
                 ENDING: str(folder / "ending.txt"),
             },
@@ -134,10 +146,6 @@ def _started(command: Command, ranks: int, folder: Path, request: Path) -> Itera
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-
-
-def _pytest(command: Command) -> list[str]:
-    return [*command.arguments, "--perf", "-p", "no:cacheprovider", "--capture=fd"]
 
 
 def _last_words(folder: Path, ranks: int, status: int) -> str:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,9 +46,10 @@ def command_of(config: pytest.Config) -> Command:
     """Return how the run was started; a worker knows it from the process that started it."""
     told = getattr(config, "workerinput", {}).get(_KEY)
     if told is None:
-        return Command.from_given(config.invocation_params.args, config.invocation_params.dir)
-    given = Command.from_given(without_workers(told["arguments"]), told["folder"])
-    return Command((*given.arguments, "-n", "0"), given.folder)  # an ini file may say -n too
+        return Command.from_config(config)
+    has_cache = config.pluginmanager.hasplugin("cacheprovider")
+    given = Command.from_given(without_workers(told["arguments"]), told["folder"], has_cache=has_cache)
+    return replace(given, arguments=(*given.arguments, "-n", "0"))  # an ini file may say -n too
 
 
 def share_out(config: pytest.Config, options: Options) -> tuple[str, ...]:

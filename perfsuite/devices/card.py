@@ -29,6 +29,13 @@ class Memory(NamedTuple):
         return self.total - self.free
 
 
+class Process(NamedTuple):
+    """A process with a compute context: its id as the host counts, its memory where that is told."""
+
+    pid: int
+    used_bytes: float | None = None
+
+
 class Card:
     """One card; each method asks one thing and gives None where the card does not tell."""
 
@@ -63,13 +70,13 @@ class Card:
         first = self._nvml.ask("nvmlDeviceGetMemoryInfo")
         return None if first.why else Memory(float(first.value.total), float(first.value.free), None)
 
-    def processes(self) -> tuple[int, ...] | None:
-        """Return the process ids with a compute context, as the host counts them."""
+    def processes(self) -> tuple[Process, ...] | None:
+        """Return the processes with a compute context."""
         # By version: where the driver lacks it, the binding's unversioned name raises no NVMLError.
         answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3")
         if answer.code == FUNCTION_NOT_FOUND:
             answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v2")
-        return None if answer.why else tuple(process.pid for process in answer.value)
+        return None if answer.why else tuple(Process(one.pid, one.usedGpuMemory) for one in answer.value)
 
     def reasons(self) -> int | None:
         """Return why the clocks are where they are, as bits; by the old name on old drivers."""

@@ -1,16 +1,16 @@
 """What must hold before a window opens: nobody else on the card, room in its memory; and what is told."""
 
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from perfsuite.devices.card import Card, Memory
+from perfsuite.devices.card import Card, Memory, Process
 from perfsuite.devices.looks import Seen, foreigners
+from perfsuite.family import Kin
 from perfsuite.units import Unit, show
 
-_MIN_FREE_SHARE = 0.5  # of the card, what this process itself holds counted as free
+_MIN_FREE_SHARE = 0.5  # of the card, what our own processes hold counted as free
 
 
-def look_before(card: Card, own_bytes: float, is_ours: Callable[[int], bool] | None) -> Seen:
+def look_before(card: Card, own_bytes: float, kin: Kin | None) -> Seen:
     """Check a card before measuring; `own_bytes` is what this process has reserved on it."""
     persistent, sliced, limit = card.is_persistent(), card.is_sliced(), card.power_limit()
     conditions = {
@@ -23,8 +23,11 @@ def look_before(card: Card, own_bytes: float, is_ours: Callable[[int], bool] | N
         notes.append("persistence mode is off: the driver may unload between runs (nvidia-smi -pm 1)")
     if sliced:
         notes.append("MIG is on: NVML tells no utilization of a slice, and its memory is the slice's")
-    company, told = _company(card.processes(), is_ours) if is_ours else ("", "")
-    invalid = (company, _crowded(card.memory(), own_bytes))
+    processes = card.processes() if kin else None
+    company, told = _company(processes, kin) if kin else ("", "")
+    # The run that started this process keeps its context, and what it has cached.
+    of_kin = sum(one.used_bytes or 0.0 for one in processes or () if kin and kin.includes(one.pid))
+    invalid = (company, _crowded(card.memory(), max(own_bytes, of_kin)))
     return Seen(
         conditions={name: value for name, value in conditions.items() if value is not None},
         notes=(*notes, *((told,) if told else ())),
@@ -32,13 +35,13 @@ def look_before(card: Card, own_bytes: float, is_ours: Callable[[int], bool] | N
     )
 
 
-def _company(processes: Sequence[int] | None, is_ours: Callable[[int], bool]) -> tuple[str, str]:
+def _company(processes: Sequence[Process] | None, kin: Kin) -> tuple[str, str]:
     """Return what makes the window worthless, and what only is told."""
     if processes is None:
         return "", "processes on the GPU cannot be seen here: nobody knows whether it is shared"
     if not processes:
         return "", "NVML shows no process, not even this one: nobody knows whether the GPU is shared"
-    foreign = foreigners(processes, is_ours)
+    foreign = foreigners(processes, kin)
     if not foreign:
         return "", ""
     who = "another process is" if foreign == 1 else f"{foreign} other processes are"
@@ -50,16 +53,4 @@ def _crowded(memory: Memory | None, own_bytes: float) -> str:
     if memory is None or memory.total <= 0 or memory.free + own_bytes >= _MIN_FREE_SHARE * memory.total:
         return ""
     free, total = show(memory.free, Unit.BYTES), show(memory.total, Unit.BYTES)
-    return f"only {free} of the GPU's {total} are free, and this process holds {show(own_bytes, Unit.BYTES)}"
-
-
-def is_ours(pid: int) -> bool:
-    """Tell whether a process is this one or one of its children."""
-    if pid == os.getpid():
-        return True
-    import psutil
-
-    try:
-        return any(parent.pid == os.getpid() for parent in psutil.Process(pid).parents())
-    except psutil.Error:  # gone, somebody else's, or an id of another namespace
-        return False
+    return f"only {free} of the GPU's {total} are free, and this run holds {show(own_bytes, Unit.BYTES)}"

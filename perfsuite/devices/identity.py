@@ -52,13 +52,16 @@ def _form(entry: str) -> Form:
 
 
 def nvml_uuids(bare: str, index: int, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the UUIDs to try, in order: as a whole card, as a slice, and the slice the environment names."""
+    """Return the UUIDs to try, in order: the slice the environment names, then as a card and as a slice.
+
+    A slice that torch shows under its card's number must not be watched as the whole card.
+    """
     number = bare
     for prefix in _PREFIXES:
         number = number.removeprefix(prefix)
     visible = Visible.from_environment(environment)
     entry = visible.entry(index) if visible.form == "mig" else None
-    return (*(f"{prefix}{number}" for prefix in _PREFIXES), *((entry,) if entry else ()))
+    return (*((entry,) if entry else ()), *(f"{prefix}{number}" for prefix in _PREFIXES))
 
 
 def contradiction(uuid: str, index: int, environment: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Start pytest on several ranks with torchrun's own engine: python -m perfsuite.devices.launch N DIR ARGS…
+"""Start Python on several ranks with torchrun's own engine: python -m perfsuite.devices.launch N DIR ARGS…
 
 Its command line would do the same, but tells only in prose which rank ended how.
 """
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         local_addr="localhost",
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "pytest", *rest)
+        elastic_launch(config, sys.executable)(*rest)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda entry: entry[1].timestamp)
         told = [

@@ -1,11 +1,12 @@
 """What regular looks at a card say about a window: memory, clocks, throttling, company; pure."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from perfsuite.devices.card import POWER_BRAKE, POWER_CAP, SLOWDOWN, THERMAL, Memory
+from perfsuite.devices.card import POWER_BRAKE, POWER_CAP, SLOWDOWN, THERMAL, Memory, Process
+from perfsuite.family import Kin
 from perfsuite.statistics import median
 
 _MAX_THROTTLED = 0.01  # share of a window that may be throttled before it no longer counts
@@ -17,7 +18,7 @@ class Look(NamedTuple):
     """One look at the card; None is what it did not tell."""
 
     memory: Memory | None = None
-    processes: tuple[int, ...] | None = None
+    processes: tuple[Process, ...] | None = None
     reasons: int | None = None
     sm_clock: float | None = None
     memory_clock: float | None = None
@@ -42,9 +43,9 @@ def summarise(
     counted: Mapping[str, float],
     seconds: float,
     *,
-    is_ours: Callable[[int], bool] | None = None,
+    kin: Kin | None = None,
 ) -> Seen:
-    """Read a window's looks and the throttling counters' growth over it; `is_ours` knows our processes."""
+    """Read a window's looks and the throttling counters' growth over it; `kin` are our own processes."""
     throttled = {cause: _throttled(looks, counted, cause, seconds) for cause in _CAUSES}
     cap = _capped(looks, counted, seconds)
     reported = {
@@ -64,7 +65,7 @@ def summarise(
         reported,
         {**_clocks(looks), **({} if cap is None else {"power_cap_share": cap})},
         notes,
-        (*invalid, *_slowed(looks), *_company(looks, is_ours)),
+        (*invalid, *_slowed(looks), *_company(looks, kin)),
         tuple(float(look.memory.used) for look in looks if look.memory),
     )
 
@@ -93,11 +94,11 @@ def _slowed(looks: Sequence[Look]) -> tuple[str, ...]:
     return ("the hardware slowed its clocks down",) if lasts else ()
 
 
-def _company(looks: Sequence[Look], is_ours: Callable[[int], bool] | None) -> tuple[str, ...]:
+def _company(looks: Sequence[Look], kin: Kin | None) -> tuple[str, ...]:
     """Tell processes that came after the first look; who was there before is told before the window."""
-    if is_ours is None or not looks:
+    if kin is None or not looks:
         return ()
-    counts = [foreigners(look.processes or (), is_ours) for look in looks]
+    counts = [foreigners(look.processes or (), kin) for look in looks]
     arrived = max(counts) - counts[0]
     if not arrived:
         return ()
@@ -105,11 +106,11 @@ def _company(looks: Sequence[Look], is_ours: Callable[[int], bool] | None) -> tu
     return (f"{who} came to the GPU during the measurement",)
 
 
-def foreigners(processes: Sequence[int], is_ours: Callable[[int], bool]) -> int:
+def foreigners(processes: Sequence[Process], kin: Kin) -> int:
     """Return how many processes are beyond our own; ids of another namespace can only be counted."""
-    strangers = [pid for pid in processes if not is_ours(pid)]
+    strangers = [process for process in processes if not kin.includes(process.pid)]
     is_visible = len(strangers) < len(processes)
-    return len(strangers) if is_visible or not strangers else len(strangers) - 1
+    return len(strangers) if is_visible else max(len(strangers) - kin.size, 0)
 
 
 def _clocks(looks: Sequence[Look]) -> Mapping[str, float]:

@@ -1,10 +1,9 @@
 """Look at a card beside the measured steps: one thread, cheap questions, at most twice a second."""
 
-import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from perfsuite.devices.card import Card
@@ -13,6 +12,7 @@ from perfsuite.devices.guards import look_before
 from perfsuite.devices.looks import Look, Seen, summarise
 from perfsuite.devices.nvml import Nvml
 from perfsuite.errors import RunInvalid
+from perfsuite.family import Kin
 from perfsuite.series import Piece, Series, join
 
 PERIOD_SECONDS = 0.5  # every question takes the driver's lock: asking more often slows what is measured
@@ -54,14 +54,14 @@ class Sampler:
         self,
         nvml: Nvml,
         *,
-        is_ours: Callable[[int], bool] | None = None,
+        kin: Kin | None = None,
         own_bytes: float = 0.0,
         clock: Clock | None = None,
         period_seconds: float = PERIOD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._nvml, self._card = nvml, Card(nvml)
-        self._is_ours = functools.cache(is_ours) if is_ours else None  # asked again with every look
+        self._kin = kin
         self._own_bytes = own_bytes
         self._clock = clock or WallClock()
         self._period, self._patience = period_seconds, patience_seconds
@@ -86,7 +86,7 @@ class Sampler:
 
     def _run(self) -> None:
         try:
-            self._before = look_before(self._card, self._own_bytes, self._is_ours)
+            self._before = look_before(self._card, self._own_bytes, self._kin)
             counted, energy = self._card.throttled_seconds(), self._card.energy()
             gpm = GpmWindow(self._nvml)
             self._trace.begin(self._clock.now())
@@ -113,7 +113,7 @@ class Sampler:
         self._looks.append(
             Look(
                 card.memory(),
-                card.processes() if self._is_ours else None,
+                card.processes() if self._kin else None,
                 card.reasons(),
                 card.sm_clock(),
                 card.memory_clock(),
@@ -139,16 +139,17 @@ class Sampler:
             why = self._why or invalid
             return Sampled(Series(absent=why), Seen(invalid=(invalid,) if invalid else ()))
         series = self._trace.series(self._started, ended, self._period)
-        seen = summarise(self._looks, self._counted, ended - self._started, is_ours=self._is_ours)
+        seen = summarise(self._looks, self._counted, ended - self._started, kin=self._kin)
         reported = {"utilization_samples": float(series.samples), **seen.reported, **self._figures}
         before = self._before
         return Sampled(
             series,
-            Seen(
-                reported,
-                {**before.conditions, **seen.conditions},
-                (*before.notes, *seen.notes),
-                (*before.invalid, *seen.invalid),
+            replace(
+                seen,
+                reported=reported,
+                conditions={**before.conditions, **seen.conditions},
+                notes=(*before.notes, *seen.notes),
+                invalid=(*before.invalid, *seen.invalid),
             ),
         )
 

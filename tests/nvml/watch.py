@@ -5,6 +5,7 @@ import json
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 from perfsuite.devices.nvml import open_nvml
 from perfsuite.devices.sampler import Sampler
@@ -44,14 +45,14 @@ def wait_for_end(sampler, clock):
             return
 
 
-def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False, before=0.0):
+def watch(uuids, seconds, patience=20.0, own=(OWN,), kin=1, own_bytes=0.0, dies=False, before=0.0):
     """Watch from start to stop and return the figures."""
     nvml = open_nvml(tuple(uuids))
     clock = ScriptClock(before + seconds, dies)
     clock.library.standin_advance(before)
     sampler = Sampler(
         nvml,
-        is_ours=(lambda pid: pid == own) if own else None,
+        kin=SimpleNamespace(includes=own.__contains__, size=kin) if own else None,
         own_bytes=own_bytes,
         clock=clock,
         patience_seconds=patience,
@@ -73,6 +74,7 @@ def watch(uuids, seconds, patience=20.0, own=OWN, own_bytes=0.0, dies=False, bef
         "conditions": dict(seen.conditions),
         "notes": list(seen.notes),
         "invalid": list(seen.invalid),
+        "memory": list(seen.memory),
         "stopping": time.monotonic() - began,
     }
 

@@ -46,13 +46,13 @@ def test_it(perf):
 def run(project, library, monkeypatch):
     """Run one test on a scripted card."""
 
-    def run(lines, marker="", *arguments, seconds=20.0):
+    def run(lines, marker="", *arguments, seconds=20.0, more=""):
         path = project.path / "script.txt"
         path.write_text(script("at 0 processes 99:1", *lines))
         for name, value in standin.environment(library, path).items():
             monkeypatch.setenv(name, value)
         project.pytester.makeini("[pytest]\nperf_device = cuda\nperf_cooldown = 0\nperf_min_time = 1")
-        project.pytester.makeconftest(CONFTEST.format(seconds=seconds))
+        project.pytester.makeconftest(CONFTEST.format(seconds=seconds) + more)
         project.pytester.makepyfile(test_it=TEST.format(marker=marker))
         return project.run_apart("--perf", *arguments)
 
@@ -116,3 +116,44 @@ def test_other_clocks_than_the_baselines_do_not_count(run, project):
     ran.stdout.fnmatch_lines(
         ["invalid measurement: the SM clock under load is 1200 MHz, *the power limit is 120 W*"]
     )
+
+
+# Every process of the run comes to the card and stays there while it lives, as a CUDA context does.
+ARRIVAL = """
+import os
+from pathlib import Path
+import psutil
+
+seen = Path(__file__).with_name("pids.txt")
+with seen.open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+here = [pid for pid in seen.read_text().split() if psutil.pid_exists(int(pid))]
+with Path(os.environ["NVML_SCRIPT"]).open("a") as file:
+    file.write("at 0 processes " + " ".join(f"{pid}:1" for pid in here) + "\\n")
+"""
+FIXTURE = """
+import pytest
+from pathlib import Path
+
+@pytest.fixture(autouse=True)
+def model(perf):
+    yield
+    torch.calls.append("fixture gone")
+
+def pytest_sessionfinish():
+    Path(__file__).with_name("calls.txt").write_text("\\n".join(torch.calls))
+"""
+
+
+def test_fresh_processes_do_not_disturb_each_other(run, project):
+    """The run that waits for them is on the card too, and counts as what it is: its own."""
+    ran = run(["at 0 utilization 87"], "", "--save-baseline", "--perf-sessions=3", more=ARRIVAL)
+    ran.assert_outcomes(passed=1)
+    assert 3 == len((project.path / "pids.txt").read_text().split())
+    ran.stdout.fnmatch_lines(["stored 1 baseline*"])
+
+
+def test_memory_is_given_back_when_a_test_is_over(run, project):
+    """Cached blocks of this process would be missing to a fresh one; the test's own fixtures go first."""
+    run(["at 0 utilization 87"], more=FIXTURE).assert_outcomes(passed=1)
+    assert ["fixture gone", "empty_cache"] == (project.path / "calls.txt").read_text().split("\n")[-2:]

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.devices import cuda
-from perfsuite.devices.cuda import CudaDevice, unsteady
+from perfsuite.devices.cuda import CudaDevice
+from perfsuite.devices.cuda_window import unsteady
 from perfsuite.devices.looks import Seen
 from perfsuite.devices.nvml import Nvml
 from perfsuite.devices.sampler import Sampled

@@ -36,13 +36,13 @@ def test_all_forms_of_the_variable(text, form, entries):
     [
         ("", 0, (f"GPU-{BARE}", f"MIG-{BARE}")),
         ("0,1", 1, (f"GPU-{BARE}", f"MIG-{BARE}")),
-        ("MIG-a", 0, (f"GPU-{BARE}", f"MIG-{BARE}", "MIG-a")),
-        ("MIG-GPU-a/7/0,MIG-b", 1, (f"GPU-{BARE}", f"MIG-{BARE}", "MIG-b")),
+        ("MIG-a", 0, ("MIG-a", f"GPU-{BARE}", f"MIG-{BARE}")),
+        ("MIG-GPU-a/7/0,MIG-b", 1, ("MIG-b", f"GPU-{BARE}", f"MIG-{BARE}")),
         ("MIG-a", 3, (f"GPU-{BARE}", f"MIG-{BARE}")),
     ],
 )
 def test_the_uuids_to_try(visible, index, expected):
-    """As a card, as a slice, then the slice the environment names; never an index."""
+    """The slice the environment names, then as a card, as a slice; never an index."""
     for bare in (BARE, f"GPU-{BARE}", f"MIG-{BARE}"):
         assert expected == nvml_uuids(bare, index, {"CUDA_VISIBLE_DEVICES": visible})
 

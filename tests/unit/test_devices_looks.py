@@ -1,29 +1,33 @@
 """What looks at a card add up to: throttling, company, clocks under load."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from perfsuite.devices.card import Memory
-from perfsuite.devices.guards import is_ours
+from perfsuite.devices.card import Memory, Process
 from perfsuite.devices.looks import Look, foreigners, summarise
-
-OURS = {1, 2}.__contains__
 
 
 @pytest.mark.parametrize(
-    ("processes", "expected"),
+    ("pids", "size", "expected"),
     [
-        ((), 0),
-        ((1,), 0),
-        ((1, 2), 0),
-        ((1, 7), 1),
-        ((7,), 0),  # ids of another namespace: one of them is ours
-        ((7, 8), 1),
-        ((1, 7, 8), 2),
+        ((), 1, 0),
+        ((1,), 1, 0),
+        ((1, 2), 1, 0),
+        ((1, 7), 1, 1),
+        ((1, 7), 2, 1),  # where ids are known, nobody else is forgiven
+        ((7,), 1, 0),  # ids of another namespace: one of them is ours
+        ((7, 8), 1, 1),
+        ((7, 8), 2, 0),  # and with a fresh process of our own, two
+        ((7, 8, 9), 2, 1),
+        ((7,), 3, 0),
+        ((1, 7, 8), 1, 2),
     ],
 )
-def test_foreign_processes_are_those_beyond_our_own(processes, expected):
+def test_foreign_processes_are_those_beyond_our_own(pids, size, expected):
     """By id where ours is seen, by number where it is not."""
-    assert expected == foreigners(processes, OURS)
+    kin = SimpleNamespace(includes={1, 2}.__contains__, size=size)
+    assert expected == foreigners([Process(pid) for pid in pids], kin)
 
 
 @pytest.mark.parametrize(("thermal", "counts"), [(0.0, True), (0.2, True), (0.21, False)])
@@ -59,12 +63,3 @@ def test_the_most_memory_is_total_minus_free():
     """NVML's own «used» is never asked."""
     looks = [Look(memory=Memory(100.0, free, None)) for free in (60.0, 30.0, 50.0)]
     assert 70.0 == summarise(looks, {}, 1.0).reported["device_used_bytes"]
-
-
-def test_this_process_is_ours_and_the_first_one_is_not():
-    """Our own id and our children's; ids that do not exist are nobody's."""
-    import os
-
-    assert is_ours(os.getpid())
-    assert not is_ours(2**22 + 1)
-    assert not is_ours(1) or os.getpid() == 1

@@ -100,11 +100,27 @@ def test_a_foreign_process_that_comes_does_not_count(watch):
 
 
 def test_in_a_container_processes_are_counted(watch):
-    """Ids of another namespace: one of them is ours, a second is not."""
-    alone = watch(script("at 0 utilization 80", "at 0 processes 99:1"))
-    shared = watch(script("at 0 utilization 80", "at 0 processes 99:1 100:1"))
-    assert [] == alone["invalid"]
+    """Ids of another namespace: as many as we are, are ours, and one more is not."""
+    alone, two = "at 0 processes 99:1", "at 0 processes 99:1 100:1"
+    assert [] == watch(script("at 0 utilization 80", alone))["invalid"]
+    shared = watch(script("at 0 utilization 80", two))
     assert ["another process is on the GPU before the measurement begins"] == shared["invalid"]
+    assert [] == watch(script("at 0 utilization 80", two), kin=2)["invalid"]
+
+
+def test_the_run_that_started_this_process_is_no_stranger(watch):
+    """It keeps its context on the card, and memory, while fresh processes measure for it."""
+    lines = ["at 0 utilization 80", "at 0 processes 4711:1000000000 4700:17000000000"]
+    lines += ["at 0 total 24e9", "at 0 free 4e9"]
+    assert 2 == len(watch(script(*lines))["invalid"])
+    assert [] == watch(script(*lines), own=[4711, 4700])["invalid"]
+
+
+def test_memory_is_seen_over_the_window(watch):
+    """Every look adds a point to the series that the report draws."""
+    seen = watch(script(*STEADY, "at 0 total 24e9", "at 0 free 20e9", "at 10 free 8e9"))
+    assert (4e9, 16e9) == (seen["memory"][0], seen["memory"][-1])
+    assert len(seen["memory"]) >= 20
 
 
 def test_a_card_whose_processes_are_hidden_says_so(watch):

@@ -18,6 +18,7 @@ from perfsuite.fresh import Command, take_session
         (["--perf", "-x", "--lf", "--pdb", "a.py::test"], ["a.py::test"]),
         (["--junitxml", "out.xml", "--perf-json=x.json", "--basetemp", "/tmp/b", "-q"], ["-q"]),
         (["--perf-history=h", "--against", "main", "--perf-device=cpu"], ["--perf-device=cpu"]),
+        (["--perf-patch=p", "--perf-html", "h", "--perf-export=e", "--maxfail=1", "-v"], ["-v"]),
         (
             ["--perf-tolerance=5 %", "-o", "perf_strict=true"],
             ["--perf-tolerance=5 %", "-o", "perf_strict=true"],
@@ -27,6 +28,23 @@ from perfsuite.fresh import Command, take_session
 def test_what_selects_is_kept_and_what_writes_or_judges_is_not(given, kept, tmp_path):
     """Two processes must not write one file, and a session must not stop at the first failure."""
     assert tuple(kept) == Command.from_given(given, tmp_path).arguments
+
+
+def test_a_fresh_process_measures_all_and_keeps_its_cache_to_itself(tmp_path):
+    """Whatever an ini file says; the last word counts. Without pytest's cache there is none to keep."""
+    command = Command.from_given(["-q", "a.py"], tmp_path)
+    cache = f"cache_dir={tmp_path / 'cache'}"
+    assert ["-q", "a.py", "--perf", "--maxfail=0", "-o", cache] == command.pytest(tmp_path)
+    assert ["--perf", "--maxfail=0"] == Command((), tmp_path, has_cache=False).pytest(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("started", "flags"), [("/usr/lib/pytest/__main__.py", []), ("/usr/bin/pytest", ["-P"])]
+)
+def test_a_fresh_process_looks_for_modules_as_this_one(started, flags, monkeypatch):
+    """A statistics.py in the working folder is found by `python -m pytest` only."""
+    monkeypatch.setattr(sys, "argv", [started])
+    assert [sys.executable, *flags] == fresh.interpreter()
 
 
 def test_a_process_without_an_answer_is_an_error_with_its_last_words(tmp_path):
