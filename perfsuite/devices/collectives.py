@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from perfsuite.insight import Insight, whole
+from perfsuite.statistics import median
 
-_STEPS = 3
+_STEPS, _MOST_STEPS = 3, 20
+_LOOK_SECONDS = 0.5  # of steps
 _SLOW_STEP_SECONDS = 2.0
 _RANGE = "perfsuite collectives"
 _ON_HOST = "gloo:"  # gloo's threads name what they run like this
@@ -28,32 +30,60 @@ class Seen(NamedTuple):
     is_on_device: bool
 
 
-def inspect(step: Callable[[], object], step_seconds: float, *, is_cuda: bool) -> Insight:
-    """Profile a few steps; every rank must do the same number of them."""
-    steps = _STEPS if step_seconds < _SLOW_STEP_SECONDS else 1
-    return split(_profile(step, steps, is_cuda), steps)
+def inspect(step: Callable[[], object], step_seconds: float, steps: int, *, is_cuda: bool) -> Insight:
+    """Profile so many steps, as many on every rank, and hold what was seen against the timed step."""
+    return split(_profile(step, steps, is_cuda), step_seconds)
 
 
-def split(seen: Sequence[Seen], steps: int) -> Insight:
-    """Return seconds in collectives a step, the share of them hidden, and where the step's time went."""
-    around = next((one for one in seen if one.name == _RANGE and not one.is_on_device), None)
-    if around is None or around.end <= around.start:
+def steps_of(step_seconds: float) -> int:
+    """Return how many steps are looked at: one of long ones, of short ones so many that a burst is one."""
+    if step_seconds >= _SLOW_STEP_SECONDS:
+        return 1
+    wanted = round(_LOOK_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
+    return min(max(wanted, _STEPS), _MOST_STEPS)
+
+
+class Look(NamedTuple):
+    """One profiled stretch of steps, as shares of its length."""
+
+    communicating: float
+    exposed: float
+    working: float
+
+
+def split(seen: Sequence[Seen], step_seconds: float) -> Insight:
+    """Return seconds in collectives a step, the share of them hidden, and where the step's time went.
+
+    Of several stretches the middle one counts: another process's turn reaches some of them. Profiled steps
+    are longer than others, so what was seen is taken as a share and told of the timed step.
+    """
+    stretches = [one for one in seen if one.name == _RANGE and not one.is_on_device and one.end > one.start]
+    if not stretches:
         return Insight()
-    length = around.end - around.start
-    has_device = any(one.is_on_device for one in seen)
-    collectives = _union(one for one in seen if _is_collective(one))
-    work = _union(one for one in seen if _is_work(one, has_device))
-    communicating = _length(collectives)
-    hidden = _overlap(collectives, work)
+    looks = [_look(stretch, seen) for stretch in stretches]
+    communicating, exposed, working = (median([look[i] for look in looks]) for i in range(3))
     figures = {
-        "collective_seconds": communicating / steps,
-        "collective_exposed_seconds": (communicating - hidden) / steps,
+        "collective_seconds": communicating * step_seconds,
+        "collective_exposed_seconds": exposed * step_seconds,
     }
     if communicating > 0:
-        figures["collective_hidden_share"] = hidden / communicating
-    shares = {"collectives": (communicating - hidden) / length, "kernels": _length(work) / length}
-    clues = {"collective_exposed_share": min((communicating - hidden) / length, 1.0)}
-    return Insight(figures, whole(shares), clues)
+        figures["collective_hidden_share"] = 1 - exposed / communicating
+    clues = {"collective_exposed_share": min(exposed, 1.0)}
+    return Insight(figures, whole({"collectives": exposed, "kernels": working}), clues)
+
+
+def _look(stretch: Seen, seen: Sequence[Seen]) -> Look:
+    inside = [
+        one._replace(start=max(one.start, stretch.start), end=min(one.end, stretch.end))
+        for one in seen
+        if one.start < stretch.end and one.end > stretch.start
+    ]
+    has_device = any(one.is_on_device for one in inside)
+    collectives = _union(one for one in inside if _is_collective(one))
+    work = _union(one for one in inside if _is_work(one, has_device))
+    length, communicating = stretch.end - stretch.start, _length(collectives)
+    exposed = communicating - _overlap(collectives, work)
+    return Look(communicating / length, exposed / length, _length(work) / length)
 
 
 def _is_collective(one: Seen) -> bool:
@@ -107,10 +137,12 @@ def _profile(step: Callable[[], object], steps: int, is_cuda: bool) -> list[Seen
             step()
             _wait(torch, is_cuda)
             seen.step()
-            with profiler.record_function(_RANGE):
-                for _ in range(steps):
-                    step()
-                _wait(torch, is_cuda)  # the CPU waits here: the range must hold all of the kernels
+            # A card works on when the host has gone on: there one stretch holds all steps and the wait.
+            for count in [steps] if is_cuda else [1] * steps:
+                with profiler.record_function(_RANGE):
+                    for _ in range(count):
+                        step()
+                    _wait(torch, is_cuda)  # the CPU waits here: the range must hold all of the kernels
     cpu = torch._C._autograd.DeviceType.CPU
     return [
         Seen(event.name, event.time_range.start / 1e6, event.time_range.end / 1e6, event.device_type != cpu)

@@ -62,6 +62,12 @@ class RankedDevice:
         """Take the present memory as the test's zero."""
         self._own.begin_test()
 
+    def release(self) -> None:
+        """Give back what this rank's device keeps for a test that is over."""
+        release = getattr(self._own, "release", None)
+        if release is not None:
+            release()
+
     def start(self) -> Window:
         """Open a window here; every rank opens its own."""
         return self._own.start()
@@ -70,11 +76,11 @@ class RankedDevice:
         self, step: Callable[[], object], step_seconds: float, resident: Callable[[], object] | None = None
     ) -> Insight:
         """Look at the collectives of a few more steps, as many on every rank."""
-        from perfsuite.devices.collectives import inspect
+        from perfsuite.devices.collectives import inspect, steps_of
 
         del resident  # a loop is looked at with its loader: what it makes a rank wait is part of the skew
-        agreed = self._together.first(step_seconds)
-        return inspect(step, agreed, is_cuda=self._own.name.startswith("cuda"))
+        steps = self._together.first(steps_of(step_seconds))
+        return inspect(step, step_seconds, steps, is_cuda=self._own.name.startswith("cuda"))
 
     def cool_down(self, seconds: float) -> None:
         """Rest."""

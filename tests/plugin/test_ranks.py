@@ -193,6 +193,26 @@ def test_a_killed_rank_ends_all_and_changes_nothing(project, tmp_path):
             os.kill(pid, 0)
 
 
+def test_a_rank_that_stands_still_is_given_up(project, tmp_path):
+    """Stopped, not dead: nobody's exit tells, only the time that was allowed."""
+    pytester = project(
+        f"""
+        @pytest.mark.multi_gpu(2)
+        def test_step(perf):
+            step = training(2)
+            if perf.rank == 1:
+                open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+                os.kill(os.getpid(), 19)
+            perf(step)
+        """
+    )
+    ran = pytester.runpytest_subprocess(*FAST, "--perf-rank-timeout=5 s")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.re_match_lines([".*rank 1 (has given no sign of life for|did not come within) 5 s"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
 def test_ranks_die_with_the_run_that_started_them(project, tmp_path):
     """A killed pytest leaves no rank behind."""
     pytester = project(

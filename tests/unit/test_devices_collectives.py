@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfsuite.devices.collectives import Seen, split
+from perfsuite.devices.collectives import Seen, split, steps_of
 
 RANGE = Seen("perfsuite collectives", 0.0, 1.0, False)
 
@@ -20,7 +20,7 @@ def card(name, start, end):
 )
 def test_what_work_covers_is_hidden(collective, expected_hidden):
     """Work until 0.4 s; a collective inside, across its end, and behind it."""
-    seen = split([RANGE, host("aten::mm", 0.0, 0.4), host("gloo:all_reduce", *collective)], 2)
+    seen = split([RANGE, host("aten::mm", 0.0, 0.4), host("gloo:all_reduce", *collective)], 0.5)
     assert pytest.approx(0.1) == seen.figures["collective_seconds"]
     assert pytest.approx(expected_hidden) == seen.figures["collective_hidden_share"]
     assert pytest.approx(0.2 * (1 - expected_hidden)) == seen.clues["collective_exposed_share"]
@@ -36,7 +36,7 @@ def test_a_card_is_judged_by_its_kernels_not_by_its_host():
             card("sgemm", 0.0, 0.4),
             card("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0.2, 0.8),
         ],
-        1,
+        1.0,
     )
     assert pytest.approx(0.6) == seen.figures["collective_seconds"]
     assert pytest.approx(0.2 / 0.6) == seen.figures["collective_hidden_share"]
@@ -44,13 +44,13 @@ def test_a_card_is_judged_by_its_kernels_not_by_its_host():
 
 def test_calls_of_collectives_are_no_work():
     """The host that waits inside c10d hides nothing."""
-    seen = split([RANGE, host("c10d::allreduce_", 0.0, 1.0), host("gloo:all_reduce", 0.0, 1.0)], 1)
+    seen = split([RANGE, host("c10d::allreduce_", 0.0, 1.0), host("gloo:all_reduce", 0.0, 1.0)], 1.0)
     assert 0.0 == seen.figures["collective_hidden_share"]
 
 
 def test_without_collectives_there_is_no_share_of_them():
     """None of them is hidden, and none is not."""
-    seen = split([RANGE, host("aten::mm", 0.0, 0.5)], 1)
+    seen = split([RANGE, host("aten::mm", 0.0, 0.5)], 1.0)
     assert "collective_hidden_share" not in seen.figures
     assert 0.0 == seen.figures["collective_seconds"]
 
@@ -59,6 +59,35 @@ def test_several_stretches_are_held_against_each_other():
     """Two collectives, each half under one of two kernels: half of it is hidden."""
     works = [host("aten::mm", 0.0, 0.2), host("aten::mm", 0.5, 0.7)]
     collectives = [host("gloo:all_reduce", 0.1, 0.3), host("gloo:all_reduce", 0.6, 0.8)]
-    seen = split([RANGE, *works, *collectives], 1)
+    seen = split([RANGE, *works, *collectives], 1.0)
     assert pytest.approx(0.4) == seen.figures["collective_seconds"]
     assert pytest.approx(0.5) == seen.figures["collective_hidden_share"]
+
+
+def test_the_middle_of_several_stretches_counts():
+    """A burst of work elsewhere makes one step wait; what is profiled is told of the timed step."""
+    seen = []
+    for number, waited in enumerate((0.2, 0.9, 0.2, 0.3, 0.2)):
+        start = 2.0 * number
+        seen += [
+            host("perfsuite collectives", start, start + 1.0),
+            host("aten::mm", start, start + 0.1),
+            host("gloo:all_reduce", start + 0.1, start + 0.1 + waited),
+        ]
+    found = split(seen, 0.01)
+    assert pytest.approx(0.002) == found.figures["collective_seconds"]
+    assert pytest.approx(0.2) == found.clues["collective_exposed_share"]
+
+
+def test_what_reaches_beyond_a_stretch_counts_inside_of_it():
+    """The profiler's events need not end where a step does."""
+    found = split([RANGE, host("gloo:all_reduce", 0.8, 1.7), host("gloo:all_reduce", 5.0, 6.0)], 1.0)
+    assert pytest.approx(0.2) == found.figures["collective_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "steps"), [(0.0, 20), (0.001, 20), (0.1, 5), (0.3, 3), (1.9, 3), (2.0, 1)]
+)
+def test_short_steps_are_looked_at_more_often(step_seconds, steps):
+    """Three of a millisecond are a matter of luck."""
+    assert steps == steps_of(step_seconds)
