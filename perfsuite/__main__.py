@@ -1,4 +1,4 @@
-"""Commands beside pytest: `python -m perfsuite COMMAND`; each row of the table is one command."""
+"""Commands beside pytest: what a machine can measure and promise, what causes mean, what a history tells."""
 
 import argparse
 import sys
@@ -59,6 +59,16 @@ def _self_test(arguments: argparse.Namespace) -> str:
     return self_test(seconds, arguments.device, lambda text: print(f"{text} …", file=sys.stderr, flush=True))
 
 
+def _explain_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", help="a cause as a failure names it, such as data-bound; or invalid")
+
+
+def _explain(arguments: argparse.Namespace) -> str:
+    from perfsuite.manual import explain
+
+    return explain(arguments.topic)
+
+
 def _trend_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="the file that --perf-history appends to")
 
@@ -83,7 +93,8 @@ def _check_patch(arguments: argparse.Namespace) -> str:
 
     directory = PurePosixPath(arguments.baseline_dir)
     told = check_patch(arguments.patch, directory, Path.cwd(), is_applied=arguments.apply)
-    return "\n".join([*told, f"{len(told)} baselines {'written' if arguments.apply else 'are well-formed'}"])
+    count = "1 baseline" if len(told) == 1 else f"{len(told)} baselines"
+    return "\n".join([*told, f"{count} {'written' if arguments.apply else 'well-formed'}"])
 
 
 def _schema_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,6 +128,7 @@ COMMANDS = {
         _self_test_arguments,
         _self_test,
     ),
+    "explain": Command("print what the manual says about a cause", _explain_arguments, _explain),
     "trend": Command(
         "find the commits at which a history's timings changed",
         _trend_arguments,

@@ -1,4 +1,4 @@
-"""The rules of the diagnosis: each looks at a reading's shares and clues and names one cause, with advice."""
+"""What the diagnosis knows of a reading, and the rules that need no module of their own."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,7 +15,6 @@ _LOOPED = 16  # the same kernel from the same line this often in a step is worth
 _LOOPED_SURELY = 50  # no network is that deep; fewer may be layers, and a small batch the likelier reason
 MINOR = 0.02  # of the step: less is not worth a line
 _HEADROOM = 1.25  # workers do not keep pace evenly
-_FIRST_STEP = 3  # without workers, they are the first thing to try unless samples are slower than this
 _FEW_WORKERS, _MANY_WORKERS = 8, 32
 
 
@@ -59,6 +58,12 @@ class Facts:
         return name in self.reading.clues
 
     @property
+    def gain_without_loader(self) -> float | None:
+        """Return the share of the step that a rerun on one resident batch saved, None without a rerun."""
+        resident = self.number("resident_step_seconds")
+        return max(1 - resident / self.step_seconds, 0.0) if resident > 0 and self.step_seconds > 0 else None
+
+    @property
     def useful_workers(self) -> int:
         """Return the number of workers beyond which more have never helped on this host."""
         return max(_FEW_WORKERS, min(int(self.number("cores", 1)), _MANY_WORKERS))
@@ -84,115 +89,6 @@ class Facts:
 Rule = Callable[[Facts], Cause | None]
 
 
-def oversubscribed(facts: Facts) -> Cause | None:
-    """More worker processes than can ever help."""
-    workers, useful = int(facts.number("num_workers")), facts.useful_workers
-    if workers <= useful:
-        return None
-    needed = min(max(facts.needed_workers, 1), useful)
-    return Cause(
-        "oversubscribed-workers",
-        f"{workers} loader workers share {int(facts.number('cores', 1))} cores",
-        f"data wait {_percent(facts.waited)}; more than {useful} workers only compete with each other, take "
-        "long to start and hold their batches in memory",
-        f"Try num_workers={needed} (now {workers})",
-        max(facts.waited, 0.01),
-    )
-
-
-def restarted(facts: Facts) -> Cause | None:
-    """Starved at the start of every epoch."""
-    at_starts = facts.number("epoch_wait_share")
-    if facts.waited < DATA_BOUND or at_starts < 0.5 or facts.number("epoch_steps") < 2:
-        return None
-    if facts.needed_workers > max(facts.number("num_workers"), 1.0):
-        return None  # the loader is too slow all the time; workers that deliver together only make it look so
-    every = f"every {facts.number('epoch_steps'):.0f} steps ({_seconds(facts.number('epoch_seconds'))})"
-    workers = int(facts.number("num_workers"))
-    evidence = (
-        f"data wait {_percent(facts.waited)}, {_percent(at_starts)} of it for the first batch of an epoch"
-    )
-    if workers and not facts.number("persistent_workers"):
-        advice = f"Try persistent_workers=True: {workers} workers start anew at each epoch"
-        title = f"the loader's workers are started again {every}"
-    else:
-        advice = "Keep the loader's state across epochs, or make epochs longer"
-        title = f"the training starves {every}, where an epoch begins"
-    return Cause("periodic-starvation", title, evidence, advice, facts.waited)
-
-
-def data_bound(facts: Facts) -> Cause | None:
-    """Blocked in the loader."""
-    if facts.waited < DATA_BOUND:
-        return None
-    word = "" if facts.waited >= HIGHLY else "partly "
-    title, advice = _which_loader(facts)
-    return Cause("data-bound", f"{word}data-bound: {title}", _proof(facts), advice, facts.waited)
-
-
-def _proof(facts: Facts) -> str:
-    waited = f"data wait {_percent(facts.waited)}"
-    resident = facts.number("resident_step_seconds")
-    if resident > 0 and facts.step_seconds > 0:
-        gain = max(1 - resident / facts.step_seconds, 0.0)
-        how = "predicted" if facts.reading.modelled else "proven"
-        return (
-            f"{waited}; on one resident batch a step takes {_seconds(resident)} instead of "
-            f"{_seconds(facts.step_seconds)}: {_percent(gain)} is the loader's ({how} by a rerun)"
-        )
-    if facts.has("resident_refusal"):
-        return (
-            f"{waited}; not proven: the step refused the same batch twice ({facts.text('resident_refusal')})"
-        )
-    return waited
-
-
-def _which_loader(facts: Facts) -> tuple[str, str]:  # noqa: PLR0911  one return for each kind of slowness
-    """Say why the loader is slow, and what to do about that."""
-    workers, needed, useful = int(facts.number("num_workers")), facts.needed_workers, facts.helpful_workers
-    batch = f"a batch takes {_seconds(facts.number('batch_seconds'))} to make"
-    sample = _seconds(facts.number("sample_seconds"))
-    slowest = facts.number("slowest_sample_seconds")
-    is_one_slow = facts.number("slowest_sample_share") >= 0.5 and facts.number("samples_timed") >= 4
-    if is_one_slow:
-        return (
-            "one slow sample",
-            f"Look at what `__getitem__` does for it: the slowest of {facts.number('samples_timed'):.0f} "
-            f"samples took {_seconds(slowest)}, the middle one {sample}",
-        )
-    if not facts.has("batch_seconds"):
-        more = f"num_workers={min(max(2 * workers, 2), useful)} (now {workers})"
-        return "the loader", f"Try {more}, or data that is prepared beforehand"
-    if workers == 0 and needed <= _FIRST_STEP * facts.useful_workers:
-        few = f"num_workers={min(max(needed, 1), useful)} (now 0), persistent_workers=True"
-        return "no workers", f"Try {few}: {batch}, and nobody makes one while the step runs"
-    if facts.has("sample_cpu_share") and facts.number("sample_cpu_share") < 0.5:
-        read = facts.number("worker_read_bytes_per_s")
-        disk = f" (workers read {show(read, Unit.BYTES)}/s from storage)" if read else ""
-        return (
-            "samples wait, for a disk or another service",
-            f"Cache or shard the data, or hide the wait: num_workers={min(max(needed, workers + 1), useful)} "
-            f"(now {workers}); a sample takes {sample}, {_percent(facts.number('sample_cpu_share'))} of it "
-            f"computing{disk}",
-        )
-    if needed > max(useful, workers):
-        return (
-            "slow samples",
-            f"Make samples cheaper or prepare them once: {batch}, so {needed} workers would be needed and "
-            f"{useful} are the most that help on {int(facts.number('cores', 1))} cores",
-        )
-    if workers < needed:
-        return "too few workers", f"Try num_workers={min(needed, useful)} (now {workers}): {batch}"
-    full = facts.number("worker_cpu_share")
-    ahead = int(facts.number("prefetch_factor"))
-    if full >= 0.85:
-        return (
-            "workers at full CPU",
-            f"Make samples cheaper: {batch}, the workers use {_percent(full)} of theirs",
-        )
-    return "uneven batches", f"Try prefetch_factor={max(2 * ahead, 4)} (now {ahead}): {batch} on average"
-
-
 def transfer_bound(facts: Facts) -> Cause | None:
     """Waiting for copies to the device."""
     share = facts.share("transfer")
@@ -211,14 +107,16 @@ def transfer_bound(facts: Facts) -> Cause | None:
         advice = "Move smaller types (uint8, bfloat16), or keep data that fits on the device"
     moved = facts.number("pageable_bytes") + facts.number("pinned_bytes")
     size = f" for {show(moved, Unit.BYTES)} a step" if moved else ""
-    return Cause("transfer-bound", title, f"transfer {_percent(share)}{size}{where}", advice, share)
+    return Cause("transfer-bound", title, f"transfer {percent(share)}{size}{where}", advice, share)
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a share as a person reads it."""
     return show(share, Unit.FRACTION)
 
 
-def _seconds(seconds: float) -> str:
+def seconds_told(seconds: float) -> str:
+    """Return a time as a person reads it."""
     return show(seconds, Unit.SECONDS)
 
 

@@ -9,6 +9,8 @@ from perfsuite.causes import (
     Facts,
     is_small_batch,
     looped_calls,
+    percent,
+    seconds_told,
 )
 from perfsuite.units import Unit, show
 
@@ -23,9 +25,11 @@ def launch_bound(facts: Facts) -> Cause | None:
     if share < LAUNCH_BOUND or not is_short or is_small_batch(facts):
         return None
     words = "operators" if not facts.is_gpu else "kernels"
+    # A profiler sees all of a card's kernels; elsewhere the optimizer's are told apart.
+    beside = "" if facts.reading.device.startswith("cuda") else " outside the optimizer"
     evidence = (
-        f"launch gaps {_percent(share)}; {facts.number('kernels_per_step'):,.0f} {words} a step, the middle "
-        f"one takes {_seconds(kernel)}"
+        f"launch gaps {percent(share)}; {facts.number('kernels_per_step'):,.0f} {words} a step{beside}, the "
+        f"middle one takes {seconds_told(kernel)}"
     )
     looped = looped_calls(facts)
     if looped is not None:
@@ -49,14 +53,14 @@ def under_filled(facts: Facts) -> Cause | None:
     if share < LAUNCH_BOUND or not is_small_batch(facts):
         return None
     used = facts.number("used_share")
-    filled = f"; the card's units are used to {_percent(used)}" if facts.has("used_share") else ""
+    filled = f"; the card's units are used to {percent(used)}" if facts.has("used_share") else ""
     memory = facts.reading.peak_memory_bytes
     capacity = facts.number("memory_capacity_bytes")
-    room = f", {_percent(memory / capacity)} of the memory" if memory and capacity and facts.is_gpu else ""
+    room = f", {percent(memory / capacity)} of the memory" if memory and capacity and facts.is_gpu else ""
     return Cause(
         "under-filled",
         f"under-filled: {facts.batch:.0f} samples a step are too few for the device",
-        f"launch gaps {_percent(share)}{filled}{room}",
+        f"launch gaps {percent(share)}{filled}{room}",
         f"Try batch_size={_next_batch(facts.batch)} (now {facts.batch:.0f}): it takes hardly longer",
         share,
     )
@@ -83,7 +87,7 @@ def sync_bound(facts: Facts) -> Cause | None:
     return Cause(
         "sync-bound",
         title,
-        f"sync waits {_percent(share)}; {facts.number('syncs'):.3g} a step{where}",
+        f"sync waits {percent(share)}; {facts.number('syncs'):.3g} a step{where}",
         "Keep the value on the device (.detach()) and read it every 50th step, not every step",
         share,
     )
@@ -107,7 +111,7 @@ def memory_tight(facts: Facts) -> Cause | None:
     again = f"; the allocator retried {retries:.0f} times" if retries else ""
     return Cause(
         "memory-tight",
-        f"memory-tight: {_percent(filled)} of the memory is used",
+        f"memory-tight: {percent(filled)} of the memory is used",
         f"{show(used, Unit.BYTES)} of {show(capacity, Unit.BYTES)}{again}",
         ladder,
         min(max(filled, 0.0), 1.0) / 10 + (0.5 if retries else 0.0),
@@ -125,7 +129,7 @@ def allocator_bound(facts: Facts) -> Cause | None:
         else "Reuse buffers (set_to_none=False, out=), or let malloc keep them: MALLOC_TRIM_THRESHOLD_=-1"
     )
     title = "allocator-bound: memory is fetched and given back in every step"
-    return Cause("allocator-bound", title, f"allocator {_percent(share)}", advice, share)
+    return Cause("allocator-bound", title, f"allocator {percent(share)}", advice, share)
 
 
 def host_bound(facts: Facts) -> Cause | None:
@@ -136,7 +140,7 @@ def host_bound(facts: Facts) -> Cause | None:
     return Cause(
         "host-bound",
         "host-bound: the step's own Python, or other libraries, between the operators",
-        f"other {_percent(share)}: no operator runs then",
+        f"other {percent(share)}: no operator runs then",
         "Move that work into the loader's workers, or into tensors",
         share,
     )
@@ -148,19 +152,11 @@ def compute_bound(facts: Facts) -> Cause | None:
     if share < _BUSY:
         return None
     heavy = facts.share("optimizer")
-    beside = f", {_percent(heavy)} of it the optimizer's" if heavy >= 0.1 else ""
+    beside = f", {percent(heavy)} of it the optimizer's" if heavy >= 0.1 else ""
     return Cause(
         "compute-bound",
         "compute-bound: there is nothing to gain around the kernels",
-        f"kernels {_percent(share)}{beside}",
+        f"kernels {percent(share)}{beside}",
         "Only cheaper kernels help: bfloat16 or TF32, torch.compile, a smaller model",
         0.0,
     )
-
-
-def _percent(share: float) -> str:
-    return show(share, Unit.FRACTION)
-
-
-def _seconds(seconds: float) -> str:
-    return show(seconds, Unit.SECONDS)

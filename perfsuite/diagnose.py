@@ -3,15 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perfsuite.causes import (
-    Cause,
-    Facts,
-    Rule,
-    data_bound,
-    oversubscribed,
-    restarted,
-    transfer_bound,
-)
+from perfsuite.causes import Cause, Facts, Rule, transfer_bound
 from perfsuite.device_causes import (
     allocator_bound,
     compute_bound,
@@ -21,6 +13,7 @@ from perfsuite.device_causes import (
     sync_bound,
     under_filled,
 )
+from perfsuite.loader_causes import data_bound, oversubscribed, restarted
 from perfsuite.rank_causes import communication_bound, shared_cores, straggler
 from perfsuite.records import Reading
 

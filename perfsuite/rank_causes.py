@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from perfsuite.causes import Cause, Facts
+from perfsuite.causes import Cause, Facts, percent, seconds_told
 from perfsuite.statistics import median
-from perfsuite.units import Unit, show
 
 _SKEWED = 0.10
 _COMMUNICATING = 0.15
@@ -25,8 +24,8 @@ def straggler(facts: Facts) -> Cause | None:
     return Cause(
         "straggler",
         f"straggler: rank {slowest} of {len(ranks)}, {why}",
-        f"its own work takes {_seconds(ranks[slowest]['own_seconds'])} a step, the others' "
-        f"{_seconds(usual)}; skew {_percent(skew)}",
+        f"its own work takes {seconds_told(ranks[slowest]['own_seconds'])} a step, the others' "
+        f"{seconds_told(usual)}; skew {percent(skew)}",
         advice,
         skew,
     )
@@ -42,15 +41,15 @@ def _why(slow: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> tu
     waited = slow.get("data_wait", 0.0)
     if waited > usual("data_wait") + _MORE:
         return (
-            f"which waits for its loader {_percent(waited)} of the time (the others "
-            f"{_percent(usual('data_wait'))})",
+            f"which waits for its loader {percent(waited)} of the time (the others "
+            f"{percent(usual('data_wait'))})",
             "Look at its shard of the data: larger samples, a slower disk, or fewer workers than the others",
         )
     queued = slow.get("queued_share", 0.0)
     if queued > usual("queued_share") + _MORE:
         return (
-            f"which was kept from a core {_percent(queued)} of the time (the others "
-            f"{_percent(usual('queued_share'))})",
+            f"which was kept from a core {percent(queued)} of the time (the others "
+            f"{percent(usual('queued_share'))})",
             "Give ranks cores of their own (taskset, numactl), or start fewer loader workers",
         )
     clock = slow.get("clock_mhz")
@@ -79,7 +78,7 @@ def communication_bound(facts: Facts) -> Cause | None:
     return Cause(
         "communication-bound",
         "communication-bound: the step waits for its collectives",
-        f"collectives {_seconds(spent)} a step, {_percent(hidden)} of it hidden; {_percent(share)} of the "
+        f"collectives {seconds_told(spent)} a step, {percent(hidden)} of it hidden; {percent(share)} of the "
         "step waits",
         "Send less or more rarely: gradient accumulation with no_sync, a bf16 compression hook, a larger "
         "batch for each rank; or hide more: smaller buckets (bucket_cap_mb)",
@@ -98,16 +97,8 @@ def shared_cores(facts: Facts) -> Cause | None:
     return Cause(
         "shared-cores",
         f"data-bound: {ranks} ranks with {workers} loader workers each share {cores} cores",
-        f"data wait {_percent(facts.waited)} on the worst rank, {waiting} of {ranks} ranks wait",
+        f"data wait {percent(facts.waited)} on the worst rank, {waiting} of {ranks} ranks wait",
         f"Try num_workers={each} a rank (now {workers}): one core is the rank's own; prepare data once, or "
         "keep it on the device",
         facts.waited,
     )
-
-
-def _percent(share: float) -> str:
-    return show(share, Unit.FRACTION)
-
-
-def _seconds(seconds: float) -> str:
-    return show(seconds, Unit.SECONDS)

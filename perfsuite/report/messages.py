@@ -5,25 +5,56 @@ from collections.abc import Iterable, Mapping
 from perfsuite.diagnose import diagnose
 from perfsuite.metrics import METRICS, Metric
 from perfsuite.records import Limit, Outcome, Reading, Result, Verdict
-from perfsuite.report.explanation import explain
+from perfsuite.report.explanation import MORE, explain
 from perfsuite.report.whereabouts import where
-from perfsuite.units import show
+from perfsuite.units import Unit, show
 
 
 def failure_text(result: Result) -> str:
     """Return all failed limits of a test; the first line stands alone in the short summary."""
     failed = [verdict for verdict in result.verdicts if verdict.outcome.is_failure]
+    failed.sort(key=_importance)
     readings = {reading.name: reading for reading in result.readings}
     lines: list[str] = []
     for verdict in failed:
         reading = readings.get(verdict.reading)
         lines.append(_named(verdict_line(verdict, reading), verdict, readings))
         lines.extend(f"  {line}" for line in _context(verdict, reading, result))
+    lines.extend(f"  {line}" for line in _acceptance(failed))
     for reading in result.readings:
-        if any(v.reading == reading.name and v.outcome is Outcome.MISSED for v in failed):
-            told = explain(reading, result.expectation.before.get(reading.name))
+        missed = [v for v in failed if v.reading == reading.name and v.outcome is Outcome.MISSED]
+        if missed:
+            names = {verdict.limit.metric.name for verdict in missed if verdict.limit is not None}
+            told = explain(reading, result.expectation.before.get(reading.name), names)
             lines.extend(f"  {_of_several(line, reading, readings)}" for line in told)
     return "\n".join(lines)
+
+
+def _importance(verdict: Verdict) -> int:
+    """Order what failed: what a user waits for, what was counted, memory in all, and its parts."""
+    metric = verdict.limit.metric if verdict.limit is not None else None
+    if metric is None or metric.is_timing:
+        return 0
+    if metric.unit is not Unit.BYTES:
+        return 1
+    return 2 if metric.name == "peak_memory" else 3
+
+
+def _acceptance(failed: Iterable[Verdict]) -> Iterable[str]:
+    """Say once how figures that are meant become the baseline's."""
+    metrics = [v.limit.metric for v in failed if _is_behind_baseline(v) and v.limit is not None]
+    if metrics:
+        worse = "slower" if metrics[0].is_timing else "larger"
+        noun = "figure is" if len(metrics) == 1 else "figures are"
+        yield f"if the {worse} {noun} meant: delete this test's baseline and run pytest --save-baseline"
+
+
+def _is_behind_baseline(verdict: Verdict) -> bool:
+    return (
+        verdict.outcome is Outcome.MISSED
+        and verdict.limit is not None
+        and verdict.limit.reference is not None
+    )
 
 
 def _of_several(line: str, reading: Reading, readings: Mapping[str, Reading]) -> str:
@@ -39,7 +70,7 @@ def invalid_text(result: Result) -> str:
         if verdict.outcome is Outcome.INVALID
     ]
     return "\n".join(
-        [*lines, "  it was repeated once and is neither a pass nor a regression; see docs/gpu-runners.md"]
+        [*lines, f"  it was repeated once and is neither a pass nor a regression; more: {MORE} invalid"]
     )
 
 
@@ -103,7 +134,7 @@ def _off(measured: float, bound: float) -> str:
 
 
 def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Iterable[str]:
-    """Yield the lines behind a figure and how to accept it."""
+    """Yield the lines behind a figure."""
     limit = verdict.limit
     if limit is None or reading is None or verdict.outcome is not Outcome.MISSED:
         return
@@ -114,9 +145,6 @@ def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Itera
     if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
         yield from (note for note in reading.notes if not _explains_absence(note))
     yield from where(limit.metric, reading, _places_before(limit, reading, result))
-    if limit.reference is not None:
-        worse = "slower" if limit.metric.is_timing else "larger"
-        yield f"if the {worse} figure is meant: delete this test's baseline and run pytest --save-baseline"
 
 
 def _places_before(

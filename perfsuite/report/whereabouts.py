@@ -13,15 +13,12 @@ def where(
     metric: Metric, reading: Reading, stored: Mapping[str, Mapping[str, float]] | None
 ) -> Iterable[str]:
     """Yield the places that count more than they did, the largest first; without a baseline the largest."""
-    name = metric.name if metric.name in reading.places else "peak_memory"
-    now = reading.places.get(name, {})
-    if not metric.is_count and metric.name != "peak_memory":
-        return
+    now = reading.places.get(metric.name, {})
     if stored is None:
         largest = sorted(now.items(), key=lambda entry: (-entry[1], entry[0]))[:_MOST_LINES]
         yield from (f"{show(count, metric.unit)} at {_told(place, reading)}" for place, count in largest)
         return
-    before = stored.get(name, {})
+    before = stored.get(metric.name, {})
     grown = {place: count - before.get(place, 0.0) for place, count in now.items()}
     chosen = sorted((p for p in grown if grown[p] > 0), key=lambda place: (-grown[place], place))
     for place in chosen[:_MOST_LINES]:

@@ -71,7 +71,7 @@ def test_a_loop_over_detectors_is_found_before_it_is_merged(tmp_path):
     ran = run()
     assert 1 == ran.returncode, ran.stdout + ran.stderr
     summary = (tmp_path / "summary.md").read_text()
-    assert "1 tests, 1 failed" in summary
+    assert "1 test, 1 failed" in summary
     assert "modelled kernels per step" in summary
     assert "likely cause: launch-bound: the same kernel is called" in summary
     assert "src/social_xlstm/model/" in summary

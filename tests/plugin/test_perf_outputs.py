@@ -27,7 +27,7 @@ def test_explain_tells_the_cause_of_a_passing_test(project):
             "test_it.py::test_it",
             "  where the step's time went: launch gaps 60.0 %, kernels 40.0 %",
             "  likely cause: launch-bound: the same operator is called 300 times a step*model.py:7 in*",
-            "  Merge the loop into one call*docs/diagnosis.md#launch-bound",
+            "  Merge the loop into one call*; more: python -m perfsuite explain launch-bound",
         ]
     )
 
@@ -82,7 +82,7 @@ def test_new_baselines_leave_as_a_patch_that_git_applies(project):
     subprocess.run(["git", "init", "-q", project.path], check=True)
     project.test(STEP)
     ran = project.run("--save-baseline", "--perf-patch=new.patch")
-    ran.stdout.fnmatch_lines(["1 new baselines as a patch: git apply new.patch"])
+    ran.stdout.fnmatch_lines(["1 new baseline as a patch: git apply new.patch"])
     assert [] == project.stored
     subprocess.run(["git", "apply", "new.patch"], cwd=project.path, check=True)
     assert 1 == len(project.stored)
@@ -91,11 +91,21 @@ def test_new_baselines_leave_as_a_patch_that_git_applies(project):
 
 
 def test_a_patch_needs_something_to_save(project):
-    """The option alone is a mistake."""
+    """The option alone is a mistake; in an ini file it waits for its day."""
     project.test(STEP)
     ran = project.run("--perf", "--perf-patch=new.patch")
     assert 4 == ran.ret
     ran.stderr.fnmatch_lines(["*--perf-patch: there is nothing to write without --save-baseline*"])
+    project.run("--perf", "-o", "perf_patch=new.patch").assert_outcomes(passed=1)
+
+
+def test_a_patch_has_the_sessions_of_fresh_processes(project):
+    """They are told nothing of what the run writes."""
+    project.test(STEP)
+    files = ("--perf-patch=new.patch", "--perf-html=page.html", "--perf-export", "out")
+    ran = project.run("--save-baseline", "--perf-sessions=2", *files)
+    ran.stdout.fnmatch_lines(["1 new baseline as a patch: git apply new.patch"])
+    assert '"step_time": [' in (project.path / "new.patch").read_text()
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -112,4 +122,4 @@ def test_github_gets_summary_and_annotations(project, monkeypatch, is_on):
     ran.stdout.fnmatch_lines(
         ["::error file=test_it.py,line=4,title=perf%3A test_it::step time 10 ms is above*"]
     )
-    assert "1 tests, 1 failed" in (project.path / "summary.md").read_text()
+    assert "1 test, 1 failed" in (project.path / "summary.md").read_text()

@@ -12,7 +12,7 @@ from perfsuite.report.explanation import explain
 FAST_LOADER = {"num_workers": 2.0, "cores": 8.0, "persistent_workers": 1.0}
 
 
-def reading(shares=None, clues=None, *, data_wait=None, batch=64, device="cuda:0", **figures):
+def reading(shares=None, clues=None, *, data_wait=None, batch=64, device="cuda:0", wall=1.0, **figures):
     return Reading(
         "loop",
         "loop",
@@ -20,8 +20,8 @@ def reading(shares=None, clues=None, *, data_wait=None, batch=64, device="cuda:0
         100,
         10,
         100 * batch,
-        1.0,
-        (0.01,) * 100,
+        wall,
+        (wall / 100,) * 100,
         data_wait=data_wait,
         shares=shares or {},
         clues=clues or {},
@@ -116,16 +116,38 @@ def test_waiting_for_data_counts_from_a_twentieth_and_binds_from_a_fifth(share, 
 )
 def test_a_slow_loader_is_told_by_its_kind_with_the_runs_numbers(clues, title, advice):
     """Which of them it is decides what to do."""
-    likely = diagnose(reading({}, {"cores": 8.0, **clues}, data_wait=0.4)).likely
+    likely = diagnose(reading({}, {"cores": 8.0, **clues}, data_wait=0.4, wall=2.0)).likely
     assert f"data-bound: {title}" == likely.title
     assert advice in likely.advice
+
+
+@pytest.mark.parametrize(
+    ("workers", "advice"), [(0, "a batch takes 500 µs"), (2, "Try num_workers=0 (now 2)")]
+)
+def test_workers_are_no_advice_for_batches_that_cost_less_than_handing_them_over(workers, advice):
+    """They made an in-memory data set slower."""
+    clues = {"num_workers": float(workers), "batch_seconds": 5e-4, "resident_step_seconds": 0.006}
+    likely = diagnose(reading({}, {"cores": 8.0, "sample_cpu_share": 0.2, **clues}, data_wait=0.4)).likely
+    assert "data-bound: small batches" == likely.title
+    assert likely.advice.startswith(advice)
+    assert "`__getitems__`" in likely.advice
+
+
+def test_a_wait_that_a_rerun_does_not_confirm_is_told_and_comes_last():
+    """A step that is no faster on one resident batch does not wait for its loader alone."""
+    clues = {**FAST_LOADER, "resident_step_seconds": 0.0099}
+    shares = {"launch_gaps": 0.3, "kernels": 0.3}
+    found = diagnose(reading(shares, {**clues, "kernels_per_step": 900.0}, data_wait=0.4)).causes
+    assert "data-bound" == found[-1].name
+    assert "waiting for data, which a rerun does not confirm" == found[-1].title
+    assert found[-1].evidence.endswith("9.9 ms instead of 10 ms: without the loader it is 1.0 % faster")
 
 
 def test_workers_that_compute_are_no_more_than_the_cores():
     """Two cores do not compute for four; workers that wait may be more."""
     clues = {"num_workers": 0.0, "cores": 2.0, "batch_seconds": 0.03, "resident_step_seconds": 0.012}
     for share, workers in ((0.9, 2), (0.1, 4)):
-        likely = diagnose(reading({}, {**clues, "sample_cpu_share": share}, data_wait=0.4)).likely
+        likely = diagnose(reading({}, {**clues, "sample_cpu_share": share}, data_wait=0.4, wall=2.0)).likely
         assert f"num_workers={workers} (now 0)" in likely.advice
 
 

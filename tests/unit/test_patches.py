@@ -157,7 +157,7 @@ def test_the_command_needs_nothing_but_python(repository):
         command, cwd=repository, env=environment, capture_output=True, text=True, check=False
     )
     assert (0, "") == (ran.returncode, ran.stderr)
-    assert "1 baselines written" in ran.stdout
+    assert "1 baseline written" in ran.stdout
     written(repository, "evil")
     ran = subprocess.run(
         command, cwd=repository, env=environment, capture_output=True, text=True, check=False

@@ -133,7 +133,7 @@ def test_a_starved_loop_names_the_loader():
     assert "samples/s 1,412 is 9.3 % below the baseline 1,557" in text
     assert "data wait 41.0 % (baseline 6.0 %), kernels 59.0 % (baseline 94.0 %)" in text
     assert "likely cause: data-bound: the loader (data wait 41.0 %)" in text
-    assert text.endswith("prepared beforehand; see docs/diagnosis.md#data-bound")
+    assert text.endswith("prepared beforehand; more: python -m perfsuite explain data-bound")
     assert "pytest --save-baseline" in text
 
 
@@ -235,3 +235,67 @@ def test_statistics_of_one_round_are_finite():
     """A step slower than the budget is one round; nothing divides by zero."""
     found = machine.stats([0.5])
     assert (0.5, 0.0, 2.0) == (found["median"], found["stddev"], found["ops"])
+
+
+COUNTED = replace(
+    READING,
+    device="model:a10",
+    modelled=True,
+    counts={"syncs": 1.0, "kernels": 95.0, "parameter_memory": 2048.0},
+    places={"syncs": {"t.py step: loss.item()": 1.0}, "peak_memory": {"t.py step: big": 4096.0}},
+    lines={"t.py step: loss.item()": 7},
+    shares={"launch_gaps": 0.67, "kernels": 0.30, "sync_waits": 0.03},
+    clues={
+        "kernels_per_step": 88.0,
+        "kernel_seconds": 3e-6,
+        "short_kernel_seconds": 1e-5,
+        "syncs": 1.0,
+        "sync_place": "t.py:7 in step: loss.item()",
+    },
+)
+
+
+def test_what_matters_most_comes_first_and_how_to_accept_it_once():
+    """Time, counts, memory in all, its parts: one change of a training touches all of them."""
+    limits = [
+        limit("parameter_memory", 1024.0, reference=1024.0),
+        limit("peak_memory", 2**30, reference=2**30),
+        limit("kernels", 80.0, reference=80.0),
+        limit("step_time", 0.011, reference=0.010),
+    ]
+    told = failure_text(result(*limits, reading=COUNTED)).splitlines()
+    named = [line.split(" is ")[0] for line in told if line.startswith("modelled")]
+    assert [
+        "modelled step time 20 ms",
+        "modelled kernels per step 95",
+        "modelled peak memory 12.5 GiB",
+        "modelled memory of parameters 2 KiB",
+    ] == named
+    meant = "  if the slower figures are meant: delete this test's baseline and run pytest --save-baseline"
+    assert 1 == told.count(meant)
+
+
+def test_lines_stand_under_the_figure_they_make_up():
+    """Where the peak was allocated says nothing of parameters."""
+    told = failure_text(result(limit("parameter_memory", 1024.0), reading=COUNTED))
+    assert "big" not in told
+    told = failure_text(result(limit("peak_memory", 1024.0), limit("syncs", 0.0), reading=COUNTED))
+    assert "1 at t.py:7 in step: loss.item()" in told
+    assert "4 KiB at t.py step: big" in told
+
+
+@pytest.mark.parametrize(
+    ("missed", "before", "told"),
+    [
+        ("syncs", {"launch_gaps": 0.678}, "likely cause: host syncs"),
+        ("kernels", {"launch_gaps": 0.20, "kernels": 0.8}, "likely cause: launch-bound"),
+        ("peak_memory", {"launch_gaps": 0.68, "sync_waits": 0.03}, "as before the change: launch-bound"),
+        ("peak_memory", {"launch_gaps": 0.68, "sync_waits": 0.0}, "likely cause: host syncs"),
+        ("peak_memory", {}, "likely cause: launch-bound"),
+    ],
+)
+def test_the_cause_is_that_of_what_was_missed(missed, before, told):
+    """What was there before the change did not cause it, and says so."""
+    failing = result(limit(missed, 0.5, reference=0.5), reading=COUNTED, before={"step": {"shares": before}})
+    (line,) = [line for line in failure_text(failing).splitlines() if line.startswith(f"  {told}")]
+    assert "88 kernels a step outside the optimizer" in line or "syncs" in line

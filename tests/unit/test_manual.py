@@ -1,0 +1,48 @@
+"""`python -m perfsuite explain`: every cause a failure can name has its section, wherever it is installed."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from perfsuite import diagnose, manual
+from perfsuite.__main__ import main
+from perfsuite.errors import PerfsuiteError
+
+ROOT = Path(__file__).parents[2]
+
+
+def causes():
+    """Return the names that rules give their causes."""
+    folder = Path(diagnose.__file__).parent
+    found = [re.findall(r'Cause\(\s*"([a-z-]+)"', path.read_text()) for path in folder.glob("*causes.py")]
+    return sorted({name for names in found for name in names})
+
+
+@pytest.mark.parametrize("cause", causes())
+def test_every_cause_has_a_section(cause):
+    """The one a message points to."""
+    assert manual.explain(cause).startswith(f"### {cause}\n")
+
+
+@pytest.mark.parametrize("topic", manual._ELSEWHERE)
+def test_topics_of_other_documents_are_found(topic):
+    """By the title of their section."""
+    assert len(manual.explain(topic).splitlines()) > 3
+
+
+def test_an_unknown_topic_is_refused_with_the_known_ones(capsys):
+    """And the command says so without a traceback."""
+    with pytest.raises(PerfsuiteError, match="nothing about 'slow'; known: data-bound"):
+        manual.explain("slow")
+    assert 1 == main(["explain", "slow"])
+    assert "known: data-bound" in capsys.readouterr().err
+
+
+def test_a_wheel_carries_the_documents():
+    """All that the command reads."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    carried = build["targets"]["wheel"]["force-include"]
+    for name in {"diagnosis.md", *(name for name, _ in manual._ELSEWHERE.values())}:
+        assert f"perfsuite/documents/{name}" == carried[f"docs/{name}"]
