@@ -13,6 +13,7 @@ from perfsuite.fresh import REQUEST
 from perfsuite.metrics import METRICS
 from perfsuite.records import Result
 from perfsuite.remember import rounds
+from perfsuite.validity import crowded
 
 
 def take_request() -> Mapping[str, Any] | None:
@@ -53,7 +54,7 @@ def entry(result: Result) -> dict[str, Any]:
                     for metric in METRICS.values()
                     if (value := reading.value(metric)) is not None
                 },
-                "invalid": list(reading.invalid),
+                "invalid": [*reading.invalid, *crowded(reading)],
                 "rounds": rounds(reading.rounds),
             }
             for reading in result.readings

@@ -9,6 +9,7 @@ from perfsuite.fresh import Command, Session, Taken, take_session
 from perfsuite.noise import NOISIEST, Spread
 from perfsuite.records import Limit, Result
 from perfsuite.remember import Sessions, sessions_of
+from perfsuite.validity import crowded
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,15 @@ def gather(
 ) -> Gathered:
     """Measure every test that has a clock in `count` sessions, this run being the first of them."""
     timed = [result for result in results if any(not reading.modelled for reading in result.readings)]
+    refused = {result.test: why for result in timed if (why := _crowd(result))}
+    timed = [result for result in timed if result.test not in refused]
     if count < 2 or not timed:
-        return Gathered()
+        return Gathered(refused=refused)
     sessions = []
     for number in range(2, count + 1):
         say(f"session {number} of {count}, in a fresh process")
         sessions.append(take_session(command, [result.test for result in timed]))
     more: dict[str, dict[str, list[dict[str, float]]]] = {}
-    refused: dict[str, str] = {}
     told: list[str] = []
     for result in timed:
         problem = _problem(result, sessions)
@@ -46,8 +48,14 @@ def gather(
         for limit in _limits(result, more[result.test], second):
             if limit.visible is not None and limit.visible > max(NOISIEST, 3 * (limit.tolerance or 0.0)):
                 refused[result.test] = noise_told(limit)
-            told.append(f"{result.test.rsplit('/', 1)[-1]}: {steadiness_told(limit)}")
+                continue
+            told.append(f"{result.short_name}: {steadiness_told(limit)}")
     return Gathered(more, refused, tuple(told))
+
+
+def _crowd(result: Result) -> str:
+    reasons = [reason for reading in result.readings for reason in crowded(reading)]
+    return f"this session does not count: {reasons[0]}" if reasons else ""
 
 
 def _problem(result: Result, sessions: Sequence[Session]) -> str:
@@ -85,7 +93,7 @@ def steadiness_told(limit: Limit) -> str:
     """Say how steady a figure is and which slowdowns its baseline can see."""
     spread, visible = limit.spread or Spread(0.0, 0.0, 0), limit.visible or 0.0
     return (
-        f"{limit.metric.label} ±{100 * spread.deviation:.1f} % in {spread.count} sessions; "
+        f"{limit.metric.label} ±{100 * math.expm1(spread.deviation):.1f} % in {spread.count} sessions; "
         f"can see slowdowns from {100 * visible:.0f} % on"
     )
 

@@ -33,7 +33,7 @@ def settle(
             return verdict
         fresh = fresh_costs(result, verdict, sessions)
         if not fresh:
-            return replace(verdict, reason="not confirmed: no fresh process could measure it")
+            return _undecided(result, verdict, sessions)
         name = f"{result.test}\n{verdict.reading}"
         second = seconds.get(name)
         if second is None:
@@ -61,6 +61,16 @@ def fresh_costs(result: Result, verdict: Verdict, sessions: Sequence[Session]) -
     taken = [session.readings.get(result.test, {}).get(verdict.reading) for session in sessions]
     values = [one.values.get(metric.name) for one in taken if one is not None and not one.invalid]
     return [metric.cost(value) for value in values if value]
+
+
+def _undecided(result: Result, verdict: Verdict, sessions: Sequence[Session]) -> Verdict:
+    """Settle a suspicion that no fresh process could look at: where they say why, it does not count."""
+    taken = [session.readings.get(result.test, {}).get(verdict.reading) for session in sessions]
+    reasons = [reason for one in taken if one is not None for reason in one.invalid]
+    if not reasons:
+        return replace(verdict, reason="not confirmed: no fresh process could measure it")
+    told = f"suspicious, and none of {len(sessions)} fresh processes counts: {reasons[0]}"
+    return Verdict(verdict.reading, Outcome.INVALID, None, reason=told)
 
 
 def _second(

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from perfsuite.records import Outcome, Reading, Verdict
 
+_CROWDED_SHARE = 0.2  # from here on steps take as long as others let them
+
 
 class Condition(NamedTuple):
     """One circumstance that two readings must share before they are compared."""
@@ -31,6 +33,22 @@ def faults(reading: Reading, stored: Mapping[str, float]) -> tuple[str, ...]:
     arms = (reading, *((reading.without,) if reading.without else ()))
     own = dict.fromkeys(reason for arm in arms for reason in arm.invalid)  # each once, in order
     return (*own, *differing(reading.conditions, stored))
+
+
+def crowded(reading: Reading) -> tuple[str, ...]:
+    """Return why a time of the CPU is no base for a comparison: for long stretches others had its cores.
+
+    Not asked of readings that start processes themselves: ranks and loader workers share cores by design.
+    """
+    is_alone = reading.kind in ("step", "loop") and not reading.ranks
+    is_alone = is_alone and not reading.reported.get("num_workers")
+    share = reading.reported.get("queued_seconds", 0.0) / (reading.wall_seconds or 1.0)
+    if not is_alone or share <= _CROWDED_SHARE:
+        return ()
+    return (
+        f"other processes had the cores for {100 * share:.0f} % of the time; quieten the machine, or measure "
+        "with fewer threads (OMP_NUM_THREADS=1)",
+    )
 
 
 def differing(now: Mapping[str, float], stored: Mapping[str, float]) -> tuple[str, ...]:

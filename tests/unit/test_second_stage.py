@@ -64,8 +64,15 @@ def test_a_rate_is_settled_in_its_own_direction():
 
 
 def test_what_does_not_count_is_left_out():
-    """No fresh session that counts: the suspicion stands, and says why."""
+    """No fresh session that counts: the suspicion is no verdict either, and says why."""
     (result,) = settle([suspect()], sessions([0.01] * 5, invalid=("hot",)), gated=1, family_error=0.01)
+    assert Outcome.INVALID is result.verdicts[0].outcome
+    assert "suspicious, and none of 5 fresh processes counts: hot" == result.verdicts[0].reason
+
+
+def test_fresh_processes_that_took_no_reading_leave_the_suspicion_as_it_is():
+    """The test fails there, or takes another reading: a failure, with the reason."""
+    (result,) = settle([suspect()], [Session({}), Session({})], gated=1, family_error=0.01)
     assert Outcome.MISSED is result.verdicts[0].outcome
     assert "no fresh process could measure it" in result.verdicts[0].reason
 

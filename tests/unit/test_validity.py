@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfsuite.records import Reading
-from perfsuite.validity import CONDITIONS, differing, faults
+from perfsuite.validity import CONDITIONS, crowded, differing, faults
 
 READING = Reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
 
@@ -49,3 +49,25 @@ def test_both_arms_of_a_comparison_must_count_and_each_reason_is_told_once():
     """A slow half that was throttled makes a fine speed-up."""
     reading = replace(READING, invalid=("hot",), without=replace(READING, invalid=("hot", "shared")))
     assert ("hot", "shared") == faults(reading, {})
+
+
+@pytest.mark.parametrize(
+    ("queued", "changes", "is_crowded"),
+    [
+        (0.2, {}, False),
+        (0.21, {}, True),
+        (0.9, {"kind": "comparison"}, False),  # both arms suffer alike
+        (0.9, {"ranks": ({}, {})}, False),
+        (0.9, {"workers": 2.0}, False),
+        (0.9, {"workers": 0.0, "kind": "loop"}, True),
+        (None, {}, False),
+    ],
+)
+def test_a_time_that_others_had_the_cores_for_is_no_base_for_a_comparison(queued, changes, is_crowded):
+    """From a fifth of it on; not where the measured processes themselves are the others."""
+    reported = {} if queued is None else {"queued_seconds": queued}
+    if "workers" in changes:
+        reported["num_workers"] = changes.pop("workers")
+    told = crowded(replace(READING, device="cpu", reported=reported, **changes))
+    assert is_crowded is bool(told)
+    assert not is_crowded or told[0].startswith(f"other processes had the cores for {100 * queued:.0f} %")
