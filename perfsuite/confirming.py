@@ -10,13 +10,12 @@ from dataclasses import dataclass, replace
 import pytest
 from _pytest.runner import runtestprotocol
 
-from perfsuite import selection
+from perfsuite import failing, selection
 from perfsuite.ending import Ledger
 from perfsuite.errors import PerfsuiteError
 from perfsuite.fresh import Command, take_session
 from perfsuite.judge import is_suspicion
 from perfsuite.records import Outcome, Result, Verdict
-from perfsuite.report import messages
 from perfsuite.second_stage import settle
 
 _LOOKED_AT = (Outcome.PASSED, Outcome.IMPROVED, Outcome.MISSED)
@@ -47,7 +46,9 @@ class Confirming:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         result = self._ledger.results.get(item.nodeid)
-        if result is not None and self._ledger.is_suspect(result) and all(r.passed for r in reports):
+        # A suspect has not failed otherwise; one that is expected to fail may be called failed for passing.
+        is_held = result is not None and self._ledger.is_suspect(result)
+        if is_held and all(report.passed for report in reports if report.when != "call"):
             self._held.append(Held(item, reports))
             if self._is_at_once:
                 self._second_stage()
@@ -107,11 +108,7 @@ class Confirming:
             if why_not:
                 result = _unsettled(result, why_not)
                 self._ledger.results[result.test] = result
-            if result.is_failed:
-                for report in held.reports:
-                    if report.when == "call":
-                        report.outcome, report.longrepr = "failed", messages.failure_text(result)
-            _log(held.item, held.reports)
+            _log(held.item, [_settled(held.item, report, result) for report in held.reports])
         self._held.clear()
 
     def _say(self, text: str) -> None:
@@ -126,6 +123,19 @@ def _unsettled(result: Result, why: str) -> Result:
         return replace(verdict, reason=f"not confirmed: {why}") if is_suspicion(verdict) else verdict
 
     return replace(result, verdicts=tuple(told(verdict) for verdict in result.verdicts))
+
+
+def _settled(item: pytest.Item, report: pytest.TestReport, result: Result) -> pytest.TestReport:
+    """Let pytest make the report of a test that fails after all: it knows whether that was expected."""
+    call = pytest.CallInfo.from_call(lambda: failing.answer(result), when="call")
+    if report.when != "call" or call.excinfo is None:
+        return report
+    if isinstance(item, pytest.Function) and item.funcargs is None:
+        item.funcargs = {}  # gone with the test, and yet looked into by whoever makes reports
+    anew: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    anew.duration, anew.start, anew.stop = report.duration, report.start, report.stop
+    anew.sections = report.sections
+    return anew
 
 
 def _log(item: pytest.Item, reports: list[pytest.TestReport]) -> None:

@@ -1,22 +1,18 @@
 """What a measuring run gathers, and what becomes of it at the end: JSON, baselines, the table."""
 
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from perfsuite import baselines, history, outputs, patches
-from perfsuite.collect import SecondStage
+from perfsuite import baselines, history, outputs
 from perfsuite.environment import Environment
-from perfsuite.errors import PerfsuiteError
-from perfsuite.fresh import Command, without_workers
-from perfsuite.gathering import Gathered, gather
+from perfsuite.fresh import without_workers
 from perfsuite.judge import is_suspicion
 from perfsuite.records import Result
-from perfsuite.remember import remember
 from perfsuite.report import machine, terminal
+from perfsuite.saving import Saving
 from perfsuite.settings import Options
 
 _NOT_REPEATED = ("--perf", "--save-baseline", "--perf-strict")
@@ -63,21 +59,32 @@ class Ending:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._options = ledger.options
-        self._saved = 0
+        self._stored: set[str] = set()  # tests whose baseline this run has stored
+        self._excused: dict[str, str] = {}  # tests that were expected to fail, and why
         self._told: list[terminal.Line] = []
         self._annotations: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note tests that failed as expected: their figures are bad, and known to be."""
+        if report.when == "call" and report.skipped and hasattr(report, "wasxfail"):
+            self._excused[report.nodeid] = report.wasxfail or "expected to fail"
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Write JSON and baselines; a run that measured nothing is not green."""
         if session.config.option.collectonly:
             return
-        results = list(self._ledger.results.values())
+        known = self._ledger.results
+        for test in self._excused.keys() & known.keys():
+            known[test] = replace(known[test], excused=self._excused[test])
+        results = list(known.values())
         if self._options.json_path and any(result.readings for result in results):
             self._write_json(results, self._options.json_path, session)
         if self._options.history_path and any(result.readings for result in results):
             self._append_history(results, self._options.history_path, session)
         if self._options.save_baseline:
-            self._save(results, session)
+            saving = Saving(self._ledger, session, self._tell)
+            saving.save()
+            self._stored = saving.stored
         if any(result.readings for result in results):
             self._write_outputs(results, session)
         self._check_complete(session)
@@ -105,7 +112,8 @@ class Ending:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
             self._tell(f"--perf-history: {path} was not written: {error.strerror}", "red")
         else:
-            self._tell(f"{count} readings appended to {self._ledger.shown(path)}")
+            noun = "reading" if count == 1 else "readings"
+            self._tell(f"{count} {noun} appended to {self._ledger.shown(path)}")
 
     def _check_complete(self, session: pytest.Session) -> None:
         """Tell every baseline that nothing was held against; under --perf-strict that fails the run."""
@@ -145,85 +153,11 @@ class Ending:
             if one.told:
                 self._tell(one.told, "red" if one.is_bad else "")
 
-    def _patch(self, documents: dict[str, dict[str, Any]], path: Path, session: pytest.Session) -> None:
-        """Write the new baselines as a patch instead of storing them."""
-        try:
-            text = patches.of_documents(documents, self._options.baseline_dir, self._ledger.config.rootpath)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, "utf-8")
-        except (PerfsuiteError, OSError) as error:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            self._tell(f"--perf-patch: {path} was not written: {error}", "red")
-        else:
-            self._tell(
-                f"{len(documents)} new baselines as a patch: git apply {self._ledger.shown(path)}", "green"
-            )
-
-    def _save(self, results: list[Result], session: pytest.Session) -> None:
-        is_green = session.exitstatus == pytest.ExitCode.OK
-        gathered = Gathered()
-        try:
-            if is_green and not any(result.is_failed for result in results):
-                gathered = self._gather(results)
-        except PerfsuiteError as error:
-            session.exitstatus, is_green = pytest.ExitCode.TESTS_FAILED, False
-            self._tell(str(error), "red")
-        except KeyboardInterrupt:
-            session.exitstatus, is_green = pytest.ExitCode.INTERRUPTED, False
-            self._tell("stopped before all sessions were measured", "red")
-        else:
-            for test, why in gathered.refused.items():
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED
-                self._tell(f"not stored: {test}: {why}", "red")
-            results = [result for result in results if result.test not in gathered.refused]
-        documents = remember(results, self._ledger.environments, gathered.more) if is_green else {}
-        if not documents:
-            self._tell(
-                "no baseline was stored: it takes a run that measures something and fails nowhere", "red"
-            )
-            return
-        if self._options.patch_path is not None:
-            self._patch(documents, self._options.patch_path, session)
-            return
-        try:
-            for test, document in documents.items():
-                key = Environment.from_stored(document["environment"]).key
-                baselines.save(baselines.path_for(self._options.baseline_dir, key, test), document)
-                self._saved += 1
-        except PerfsuiteError as error:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
-            self._tell(str(error), "red")
-        invalid = sum(bool(result.invalid) for result in results)
-        if invalid:
-            self._tell(f"{invalid} not stored: an invalid measurement never becomes a baseline", "yellow")
-        noun = "baseline" if self._saved == 1 else "baselines"
-        folder = self._ledger.shown(self._options.baseline_dir)
-        self._tell(f"stored {self._saved} {noun} in {folder}; review and commit them", "green")
-        for text in gathered.told:
-            self._tell(f"  {text}")
-
-    def _gather(self, results: list[Result]) -> Gathered:
-        config, options = self._ledger.config, self._options
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-
-        def say(text: str) -> None:
-            if reporter is not None:
-                reporter.ensure_newline()
-                reporter.write_line(text)
-
-        return gather(
-            [result for result in results if result.readings and not result.invalid],
-            Command.from_given(config.invocation_params.args, config.invocation_params.dir),
-            options.sessions,
-            SecondStage(options.confirm, options.family_error),
-            say,
-        )
-
     def pytest_terminal_summary(self, terminalreporter: "pytest.TerminalReporter") -> None:
         """Print the table and what should be told after it."""
         results = list(self._ledger.results.values())
-        lines = terminal.table(results, terminalreporter._tw.fullwidth, saved=self._saved > 0)
-        lines += terminal.closing(results, self._ledger.save_command(), is_saved=self._saved > 0)
+        lines = terminal.table(results, terminalreporter._tw.fullwidth, stored=self._stored)
+        lines += terminal.closing(results, self._ledger.save_command(), is_saved=bool(self._stored))
         lines += terminal.explained(results) if self._options.explain else []
         lines += self._told
         if lines:
@@ -237,6 +171,8 @@ class Ending:
         """Tell stored entries that no test matched; silent where the command line named single tests."""
         config, collected = self._ledger.config, self._ledger.collected
         if any("::" in str(argument) for argument in config.invocation_params.args):
+            return []
+        if getattr(config.option, "lf", False):  # pytest then collects the failed ones alone
             return []
         files = {test.partition("::")[0] for test in collected}
         lines = []

@@ -6,6 +6,7 @@ from perfsuite import baselines
 from perfsuite.collect import SecondStage, expect
 from perfsuite.environment import Environment
 from perfsuite.metrics import Tolerance
+from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.records import Expectation, Limit, Settings
 from perfsuite.settings import Options
 
@@ -35,3 +36,10 @@ def expectation(
         before=stored.readings,
         environment=stored.environment.to_stored() if stored.environment else {},
     )
+
+
+def wants_references(expectation: Expectation, options: Options) -> bool:
+    """Tell whether references are needed: for a baseline's sessions, or by a limit made of them."""
+    limits = [*expectation.limits, *(one for stored in expectation.by_reading.values() for one in stored)]
+    is_saving = options.save_baseline and options.sessions >= LEAST_SESSIONS
+    return is_saving or any(limit.metric.is_relative for limit in limits)

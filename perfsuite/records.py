@@ -161,13 +161,26 @@ class Result:
     readings: tuple[Reading, ...]
     verdicts: tuple[Verdict, ...]
     error: str = ""  # the test's own failure, if it had one
+    excused: str = ""  # why it was expected to fail, if it was, and did
+
+    @property
+    def short_name(self) -> str:
+        """Return the test's id without folders."""
+        return short_name(self.test)
 
     @property
     def is_failed(self) -> bool:
-        """Tell whether anything about the test failed."""
-        return bool(self.error) or any(verdict.outcome.is_failure for verdict in self.verdicts)
+        """Tell whether anything about the test failed that was not expected to."""
+        is_bad = bool(self.error) or any(verdict.outcome.is_failure for verdict in self.verdicts)
+        return is_bad and not self.excused
 
     @property
     def invalid(self) -> tuple[str, ...]:
         """Return why measurements of this test do not count."""
         return tuple(v.reason for v in self.verdicts if v.outcome is Outcome.INVALID)
+
+
+def short_name(test: str) -> str:
+    """Return a test's id without the folders of its file; parameters may have slashes of their own."""
+    file, mark, name = test.partition("::")
+    return f"{file.rpartition('/')[2]}{mark}{name}"

@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite import baselines, benchmarks, selection
+from perfsuite import baselines, benchmarks, failing, selection
 from perfsuite.collect import parse_markers
 from perfsuite.devices import Device
 from perfsuite.ending import Ledger
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
-from perfsuite.expecting import expectation
+from perfsuite.expecting import expectation, wants_references
 from perfsuite.judging import judge_test
 from perfsuite.keeping import Conduct
 from perfsuite.measure import Plan
 from perfsuite.meter import Perf
-from perfsuite.noise import LEAST_SESSIONS
 from perfsuite.opening import Devices
 from perfsuite.progress import ProgressLine, open_terminal
 from perfsuite.records import Expectation, Result, Verdict
@@ -72,7 +71,7 @@ class PerfRun:
             options = replace(options, sessions=1, confirm=0)  # no rank can start fresh ones on all machines
         try:
             devices = Devices(config, options, place)
-            if options.save_baseline and options.patch_path is None:
+            if options.save_baseline and options.patch_path is None and not config.option.collectonly:
                 baselines.check_writable(options.baseline_dir)
         except PerfsuiteError as error:
             raise pytest.UsageError(f"perfsuite: {error}") from None
@@ -92,7 +91,8 @@ class PerfRun:
         facts, key = self.device.facts(), self.environment(self.device).key
         stored = len(list((self._options.baseline_dir / key).rglob("*.json")))
         where = self.ledger.shown(self._options.baseline_dir)
-        threads = f", {facts.threads} threads" if facts.threads else ""
+        noun = "thread" if facts.threads == 1 else "threads"
+        threads = f", {facts.threads} {noun}" if facts.threads else ""
         return terminal.header(
             f"{self.device.name} ({facts.name}{threads})", facts.clock, f"{where} ({stored} stored)", key
         )
@@ -160,17 +160,13 @@ class PerfRun:
         )
 
     def _is_beside(self, expectation: Expectation) -> bool:
-        """Tell whether references are needed: for a baseline's sessions, or by a limit made of them."""
-        if self._conduct or self.together.size > 1:
-            return False
-        limits = [*expectation.limits, *(one for stored in expectation.by_reading.values() for one in stored)]
-        is_saving = self._options.save_baseline and self._options.sessions >= LEAST_SESSIONS
-        return is_saving or not self._is_judging or any(limit.metric.is_relative for limit in limits)
+        """Tell whether the step is measured beside references as well."""
+        is_alone = not self._conduct and self.together.size == 1
+        return is_alone and (not self._is_judging or wants_references(expectation, self._options))
 
     def device_of(self, item: pytest.Item) -> Device:
         """Return the device a test is to run on: its marker's, or the session's where that cannot be had."""
-        _, said = parse_markers(item.iter_markers("perf"))
-        return self._devices.of(self._options.settings(said).device)
+        return self._devices.of(self._options.settings(parse_markers(item.iter_markers("perf"))[1]).device)
 
     def _progress(self) -> ProgressLine:
         if self._terminal is None:
@@ -182,11 +178,17 @@ class PerfRun:
         if self._terminal is not None:
             self._terminal.close()
 
-    @pytest.hookimpl(tryfirst=True)  # before the test's fixtures go
-    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        """Let the device forget the test, whatever became of it."""
-        if METER in item.stash:
-            item.stash[METER].close()
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
+        """Let the device forget the test, whatever became of it: before its fixtures go, and after them."""
+        meter = item.stash.get(METER, None)
+        if meter is not None:
+            meter.close()
+        try:
+            return (yield)
+        finally:
+            if meter is not None:
+                meter.release()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
@@ -203,18 +205,17 @@ class PerfRun:
                 self._finish(item, error=repr(error))
                 raise
         self.ledger.benchmarked += watched.is_measured
-        if not selection.is_perf_test(item):
+        is_known = selection.is_perf_test(item)
+        if not is_known and METER not in item.stash:  # a fixture can be asked for while a test runs
             return
         meter = self.meter(item)
         if watched.reading is not None:
+            self.environment(self.device)  # a marker's device is not the one that was watched
             meter.kept.append((watched.reading, ()))
         result = self._finish(item)
-        if self.ledger.is_suspect(result):
+        if is_known and self.ledger.is_suspect(result):
             return  # measured again in fresh processes before it may fail
-        if result.is_failed:
-            pytest.fail(messages.failure_text(result), pytrace=False)
-        if result.invalid:
-            _answer_invalid(result)
+        failing.answer(result)
 
     def _finish(self, item: pytest.Item, error: str = "") -> Result:
         meter, expectation = item.stash.get(METER, None), item.stash.get(EXPECTATION, Expectation())
@@ -236,14 +237,3 @@ class PerfRun:
     def _verdicts(self, meter: "Perf | Answer", expectation: Expectation) -> tuple[Verdict, ...]:
         is_strict = expectation.settings.strict and not self._options.save_baseline
         return judge_test(meter.kept, expectation, self.ledger.save_command() if is_strict else None)
-
-
-def _answer_invalid(result: Result) -> None:
-    """Do with a test that does not count what the user asked for."""
-    text = messages.invalid_text(result)
-    match result.expectation.settings.on_invalid:
-        case "fail":
-            pytest.fail(text, pytrace=False)
-        case "skip":
-            pytest.skip(text.splitlines()[0])
-        # "warn" is told after the table: a Python warning would fail where warnings are errors.

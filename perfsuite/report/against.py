@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from perfsuite.against import Judged
 from perfsuite.duel import Findings
 from perfsuite.paired import Call
-from perfsuite.records import Verdict
+from perfsuite.records import Verdict, short_name
 from perfsuite.report.messages import verdict_line
 from perfsuite.report.terminal import Line
 from perfsuite.units import Unit, show
@@ -66,7 +66,7 @@ def failures(one: Judged, ref: str) -> list[str]:
 
 def _cells(one: Judged) -> tuple[str, ...]:
     unit = Unit.RATIO if one.metric.name == "speedup" else Unit.SECONDS
-    name = one.test.rsplit("/", 1)[-1] + (f" ({one.reading})" if one.is_one_of_many else "")
+    name = short_name(one.test) + (f" ({one.reading})" if one.is_one_of_many else "")
     if one.found is None:
         return (name, "–", "–", "–", "–", "–", _word(one))
     found = one.found

@@ -9,8 +9,9 @@ from perfsuite.report.messages import failure_text, invalid_text
 from perfsuite.report.terminal import against_baseline
 from perfsuite.units import show
 
+_MOST_LINES = 15  # of an annotation
 _MOST_ROWS = 200  # GitHub cuts a summary at 1 MiB
-_SIGNS = {"failed": "❌", "invalid": "⚠️", "improved": "🟢", "ok": "✅", "no limit": "⚪"}
+_SIGNS = {"failed": "❌", "invalid": "⚠️", "improved": "🟢", "xfailed": "⚪", "ok": "✅", "no limit": "⚪"}
 
 
 def summary(results: Sequence[Result]) -> str:
@@ -25,7 +26,7 @@ def summary(results: Sequence[Result]) -> str:
         lines += [f"### ⚠️ {_code(result.test)}", "", *_block(invalid_text(result)), ""]
     rows = [(result, reading) for result in measured for reading in result.readings]
     if rows:
-        lines += ["| | test | figure | against baseline | likely cause |", "|---|---|---:|---:|---|"]
+        lines += ["| | test | figure | speed against baseline | likely cause |", "|---|---|---:|---:|---|"]
         lines += [_row(result, reading) for result, reading in rows[:_MOST_ROWS]]
     if len(rows) > _MOST_ROWS:
         lines += ["", f"… and {len(rows) - _MOST_ROWS} further readings: see the artifacts"]
@@ -37,7 +38,8 @@ def summary(results: Sequence[Result]) -> str:
 def _headline(results: Sequence[Result], failed: Sequence[Result]) -> str:
     bare = sum(r.expectation.match is Match.NONE for r in results if r.readings)
     without = f", {bare} without a baseline for this machine" if bare else ""
-    return f"{len(results)} tests, {len(failed)} failed{without}."
+    noun = "test" if len(results) == 1 else "tests"
+    return f"{len(results)} {noun}, {len(failed)} failed{without}."
 
 
 def _row(result: Result, reading: Reading) -> str:
@@ -55,6 +57,8 @@ def _row(result: Result, reading: Reading) -> str:
 def _word(result: Result) -> str:
     if result.is_failed:
         return "failed"
+    if result.excused:
+        return "xfailed"
     if result.invalid:
         return "invalid"
     if any(verdict.outcome is Outcome.IMPROVED for verdict in result.verdicts):
@@ -89,8 +93,16 @@ def annotations(results: Sequence[Result], lines: Mapping[str, int]) -> list[str
         )
         file, _, name = result.test.partition("::")
         where = f"file={_property(file)},line={lines.get(result.test, 1)},title={_property(f'perf: {name}')}"
-        commands.append(f"::{level} {where}::{_data(text)}")
+        commands.append(f"::{level} {where}::{_data(_cut(text))}")
     return commands
+
+
+def _cut(text: str) -> str:
+    """Keep an annotation to what stands beside a line of code; the log has all of it."""
+    lines = text.splitlines()
+    return (
+        text if len(lines) <= _MOST_LINES else "\n".join([*lines[:_MOST_LINES], "… (the rest is in the log)"])
+    )
 
 
 def _data(text: str) -> str:

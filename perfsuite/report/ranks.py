@@ -29,7 +29,7 @@ def rank_lines(results: Sequence[Result]) -> list[str]:
 
 
 def _block(result: Result, reading: Reading) -> list[str]:
-    name = result.test.rsplit("/", 1)[-1]
+    name = result.short_name
     many = f" ({reading.name})" if len(result.readings) > 1 else ""
     lines = [f"{name}{many} on {len(reading.ranks)} ranks: {summary(reading)}"]
     columns = [one for one in _COLUMNS if any(one[1] in figures for figures in reading.ranks)]

@@ -1,6 +1,6 @@
 """The header line, the table and the closing hints, as plain lines with a colour word each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from perfsuite.metrics import METRICS, Metric, primary_metric
@@ -30,15 +30,15 @@ class Column:
         return show(reading.value(self.metric), self.metric.unit) if self.metric else ""
 
 
-def table(results: Sequence[Result], width: int, *, saved: bool = False) -> list[Line]:
-    """Return the table of all readings, made to fit the terminal."""
+def table(results: Sequence[Result], width: int, *, stored: Collection[str] = ()) -> list[Line]:
+    """Return the table of all readings, made to fit the terminal; `stored` are tests with a new baseline."""
     rows = [(result, reading) for result in results for reading in result.readings]
     if not rows:
         return []
     columns = _columns([reading for _, reading in rows])
     is_known = any(_can_see(result, reading) for result, reading in rows)
     seen = ["can see"] if is_known else []
-    titles = ["test", *(column.title for column in columns), "against baseline", *seen, "verdict"]
+    titles = ["test", *(column.title for column in columns), "speed vs baseline", *seen, "verdict"]
     heads = [_stacked(title) for title in titles]
     cells = [
         [
@@ -46,7 +46,7 @@ def table(results: Sequence[Result], width: int, *, saved: bool = False) -> list
             *(column.cell(reading) for column in columns),
             against_baseline(result, reading),
             *([_can_see(result, reading) or "–"] if is_known else []),
-            verdict_word(result, reading, saved),
+            verdict_word(result, reading, saved=result.test in stored),
         ]
         for result, reading in rows
     ]
@@ -97,7 +97,7 @@ def _columns(readings: Iterable[Reading]) -> list[Column]:
 
 
 def _test_name(result: Result, reading: Reading) -> str:
-    name = result.test.rsplit("/", 1)[-1]
+    name = result.short_name
     return f"{name} ({reading.name})" if len(result.readings) > 1 else name
 
 
@@ -123,7 +123,12 @@ def against_baseline(result: Result, reading: Reading) -> str:
         return "none"
     faster = now / before if metric.higher_is_better else before / now
     change = f"{round(100 * (faster - 1), 1) + 0.0:+.1f} %"  # + 0.0: there is no −0.0 %
-    return f"{change} (near)" if result.expectation.match is Match.NEAR else change
+    how = [*(["in ops"] if metric.is_relative else []), *(["near"] if _is_near(result) else [])]
+    return f"{change} ({', '.join(how)})" if how else change
+
+
+def _is_near(result: Result) -> bool:
+    return result.expectation.match is Match.NEAR
 
 
 def _can_see(result: Result, reading: Reading) -> str:
@@ -133,9 +138,11 @@ def _can_see(result: Result, reading: Reading) -> str:
     return f"{100 * max(visible):.0f} %" if visible else ""
 
 
-def verdict_word(result: Result, reading: Reading, saved: bool) -> str:
+def verdict_word(result: Result, reading: Reading, *, saved: bool = False) -> str:
     """Return the one word for a reading in the table."""
     outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
+    if result.excused:
+        return "xfailed"
     if result.error or any(outcome.is_failure for outcome in outcomes):
         return "failed"
     if Outcome.INVALID in outcomes:
@@ -167,7 +174,7 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
         lines.append((f"improved beyond the tolerance, baseline kept: {told}", "green"))
         lines.append((f"  take it as the new baseline with: {save_command}", ""))
     lines.extend(
-        (f"invalid measurement: {r.test.rsplit('/', 1)[-1]}: {'; '.join(r.invalid)}", "yellow")
+        (f"invalid measurement: {r.short_name}: {'; '.join(r.invalid)}", "yellow")
         for r in results
         if r.invalid
     )
@@ -188,7 +195,7 @@ def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = Fa
 def _second_thoughts(results: Sequence[Result]) -> list[Line]:
     """Tell suspicions that fresh processes did not confirm: nothing failed, but it was close."""
     return [
-        (f"suspicious at first, not confirmed: {result.test.rsplit('/', 1)[-1]}: {verdict.reason}", "yellow")
+        (f"suspicious at first, not confirmed: {result.short_name}: {verdict.reason}", "yellow")
         for result in results
         for verdict in result.verdicts
         if verdict.outcome is Outcome.UNCONFIRMED
@@ -232,7 +239,7 @@ def _improvement(result: Result) -> str:
         for v in result.verdicts
         if v.outcome is Outcome.IMPROVED and v.limit is not None
     ]
-    return f"{result.test.rsplit('/', 1)[-1]} ({', '.join(parts)})"
+    return f"{result.short_name} ({', '.join(parts)})"
 
 
 def progress(phase: str, steps: int, seconds: float) -> str:

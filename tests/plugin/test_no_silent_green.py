@@ -129,7 +129,7 @@ def test_every_reading_is_appended_to_the_history(project, how):
         )
     arguments = ["--perf", *(["--perf-history=deep/history.jsonl"] if how == "flag" else [])]
     for _ in range(2):
-        project.run(*arguments).stdout.fnmatch_lines(["1 readings appended to deep/history.jsonl"])
+        project.run(*arguments).stdout.fnmatch_lines(["1 reading appended to deep/history.jsonl"])
     lines = (project.path / "deep" / "history.jsonl").read_text().splitlines()
     assert ["test_it.py::test_it"] * 2 == [json.loads(line)["test"] for line in lines]
     ran = project.run("--perf", "--perf-history=deep")

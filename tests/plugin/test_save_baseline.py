@@ -215,3 +215,87 @@ def test_more_memory_is_a_regression(project):
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(["peak memory 2 MiB is 100.0 % above the baseline 1 MiB*"])
+
+
+def test_what_is_expected_to_fail_keeps_nobody_from_being_stored(project):
+    """And is not stored itself."""
+    project.pytester.makepyfile(
+        test_it="import pytest\nfrom conftest import DEVICE\n"
+        "@pytest.mark.xfail(reason='known')\n"
+        "def test_bad(perf): perf(lambda: DEVICE.spend(1), max_step_time='1 ms')\n"
+        "def test_good(perf): perf(lambda: DEVICE.spend(1))"
+    )
+    ran = project.run("--save-baseline")
+    ran.assert_outcomes(passed=1, xfailed=1)
+    assert 0 == ran.ret
+    ran.stdout.fnmatch_lines(["*test_bad*xfailed", "*test_good*saved"])
+    assert ["test_good.json"] == [path.name for path in project.stored]
+
+
+def test_a_run_that_stored_nothing_is_not_green(project):
+    """Who asked to save must not take it for a success."""
+    project.test("perf(lambda: spend(1), max_step_time='1 ms')", marker="")
+    text = (project.path / "test_it.py").read_text()
+    (project.path / "test_it.py").write_text(text.replace("def test_it", "@pytest.mark.xfail\ndef test_it"))
+    ran = project.run("--save-baseline")
+    ran.assert_outcomes(xfailed=1)
+    assert 1 == ran.ret
+    ran.stdout.fnmatch_lines(["no baseline was stored: *"])
+
+
+def test_what_cannot_be_stored_is_told_and_the_others_are(project):
+    """A hundred readings of one test are possible, not more; a write that fails is no success."""
+    project.pytester.makepyfile(
+        test_it="from conftest import DEVICE\n"
+        "def test_many(perf):\n    for i in range(101):\n        perf(lambda: DEVICE.spend(1), name=str(i))\n"
+        "def test_one(perf): perf(lambda: DEVICE.spend(1))"
+    )
+    ran = project.run("--save-baseline")
+    assert 1 == ran.ret
+    ran.stdout.fnmatch_lines(
+        [
+            "*test_one*",
+            "*saved",
+            "not stored: test_it.py::test_many: *was not written: it has 101 readings, 1 to 100 are possible",
+            "stored 1 baseline in baselines; review and commit them",
+        ]
+    )
+    assert 1 == str(ran.stdout).count("saved")
+
+
+def test_a_folder_that_is_a_file_is_told_once(project):
+    """No «stored 0»."""
+    save(project)
+    key = project.path / project.stored[0].parts[0] / project.stored[0].parts[1]
+    for path in sorted(key.rglob("*"), reverse=True):
+        path.unlink() if path.is_file() else path.rmdir()
+    key.rmdir()
+    key.write_text("")
+    ran = project.run("--save-baseline")
+    assert 1 == ran.ret
+    ran.stdout.fnmatch_lines(["not stored: test_it.py::test_it: *was not written*"])
+    ran.stdout.no_fnmatch_line("stored*")
+
+
+def test_last_failed_alone_makes_nobody_a_stranger(project):
+    """pytest then collects fewer tests; they exist all the same."""
+    project.pytester.makeini("[pytest]\nperf_device = scripted\nperf_sessions = 1\nperf_confirm = 0")
+    project.pytester.makepyfile(
+        test_it="import os\nfrom conftest import DEVICE\n"
+        "def test_a(perf):\n    perf(lambda: DEVICE.spend(1))\n    assert 'FAIL' not in os.environ\n"
+        "def test_b(perf): perf(lambda: DEVICE.spend(1))"
+    )
+    project.run("--save-baseline").assert_outcomes(passed=2)
+    project.pytester._monkeypatch.setenv("FAIL", "1")
+    project.run("--perf").assert_outcomes(passed=1, failed=1)
+    project.pytester._monkeypatch.delenv("FAIL")
+    ran = project.run("--perf", "--perf-strict", "--lf")
+    ran.assert_outcomes(passed=1)
+    ran.stdout.no_fnmatch_line("*there is no such test*")
+
+
+def test_collecting_alone_writes_nothing(project):
+    """Not even the folder."""
+    project.test(STEP.format(seconds=0.01))
+    assert 0 == project.run("--save-baseline", "--collect-only").ret
+    assert not (project.path / "baselines").exists()

@@ -78,6 +78,18 @@ def test_every_session_is_stored(timed):
     assert 0.01 == pytest.approx(reading["metrics"]["step_time"]["value"], rel=1e-3)
 
 
+def test_sessions_survive_what_an_ini_file_asks_for(timed):
+    """Its flags reach fresh processes, where a test may use pytest's cache and another one may fail."""
+    timed.pytester.makepyfile(
+        test_it=f"def test_first():\n    assert False\n{TEST}",
+        test_cache="def test_cache(request):\n    request.config.cache.set('a', 1)\n",
+    )
+    timed.pytester.makeini("[pytest]\nperf_device = scripted\naddopts = --ff --maxfail=1 --cache-clear")
+    ran = timed.run(STEADY[:2], "--save-baseline", "--perf-sessions=2", "-k", "not first")
+    ran.assert_outcomes(passed=2, deselected=1)
+    assert [list(STEADY[:2])] == [one["readings"]["step"]["sessions"]["step_time"] for one in timed.documents]
+
+
 def test_the_limit_comes_from_the_sessions_and_says_what_it_sees(timed):
     """Noise of 0.8 % and a floor of 5 %: 4 % slower passes, and the table says from where on it would not."""
     timed.stored()
@@ -109,6 +121,37 @@ def test_a_suspicion_that_is_not_confirmed_is_told_and_passes(timed):
     ran.stdout.fnmatch_lines(
         ["suspicious at first, not confirmed: test_it.py::test_it: +0.5 % in 2 fresh processes"]
     )
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_regression_that_is_expected_is_one_when_it_is_confirmed(timed, strict):
+    """And passes, or fails for passing, when it is not."""
+    timed.stored()
+    mark = f"import pytest\n@pytest.mark.xfail(strict={strict}, reason='known')\ndef test_it"
+    timed.pytester.makepyfile(test_it=TEST.replace("def test_it", mark))
+    timed.run([0.013] * 3, "--perf", "--perf-confirm=2").assert_outcomes(xfailed=1)
+    ran = timed.run([0.013, 0.0101, 0.01], "--perf", "--perf-confirm=2")
+    ran.assert_outcomes(**({"failed": 1} if strict else {"xpassed": 1}))
+
+
+TWO = """
+from conftest import DEVICE, next_seconds
+def test_it(perf):
+    for name in ("forward", "backward"):
+        seconds = next_seconds()
+        perf(lambda: DEVICE.spend(seconds), samples_per_step=10, name=name)
+"""
+
+
+@pytest.mark.parametrize(("answer", "outcome"), [("fail", "failed"), ("skip", "skipped"), ("warn", "passed")])
+def test_a_dropped_suspicion_does_not_hide_what_does_not_count(timed, answer, outcome):
+    """One reading is a suspicion that fresh processes drop, the other collapsed: it is still invalid."""
+    timed.pytester.makepyfile(test_it=TWO)
+    timed.run([0.01] * 2, "--save-baseline", "--perf-sessions=1")
+    times = [0.0001, 0.013] + [0.01] * 4  # invalid, suspicious; then twice as ever
+    ran = timed.run(times, "--perf", "--perf-confirm=2", f"--perf-on-invalid={answer}", "--perf-cooldown=0")
+    ran.stdout.fnmatch_lines(["1 suspicious: *"])
+    ran.assert_outcomes(**{outcome: 1})
 
 
 def test_a_slow_first_reading_is_never_pooled_with_the_fresh_ones(timed):
@@ -185,6 +228,37 @@ def test_ctrl_c_between_sessions_stores_nothing(timed, monkeypatch):
     assert 2 == ran.ret
     ran.stdout.fnmatch_lines(["stopped before all sessions were measured"])
     assert [] == timed.documents
+
+
+CROWDED = CONFTEST.replace(
+    "DEVICE = ScriptedDevice()",
+    """
+class Crowded(ScriptedDevice):
+    def start(self):
+        window = super().start()
+        stop = window.stop
+        window.stop = lambda: with_queue(stop())
+        return window
+def with_queue(timing):
+    return replace(timing, reported={"queued_seconds": 0.5 * timing.wall_seconds})
+from dataclasses import replace
+DEVICE = Crowded()
+""",
+)
+
+
+def test_a_crowded_machine_neither_fails_nor_stores(timed):
+    """Slower because others had the cores is no regression; nor is it a base for later runs."""
+    timed.stored()
+    timed.pytester.makeconftest(CROWDED)
+    ran = timed.run([0.013] * 3, "--perf", "--perf-confirm=2", "--perf-on-invalid=skip")
+    ran.assert_outcomes(skipped=1)
+    ran.stdout.fnmatch_lines(
+        ["invalid measurement: *none of 2 fresh processes counts: other processes had the cores for 50 %*"]
+    )
+    ran = timed.run(STEADY, "--save-baseline", "--perf-sessions=5")
+    assert 1 == ran.ret
+    ran.stdout.fnmatch_lines(["not stored: *: this session does not count: other processes had the cores*"])
 
 
 def test_many_tests_share_the_family_error(timed, monkeypatch):

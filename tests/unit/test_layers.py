@@ -15,7 +15,7 @@ SUBJECT = PACKAGE.parent / "src" / "social_xlstm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 KNOW_PYTEST = {"plugin", "options", "settings", "running", "ending", "selection", "conflicts", "hooks"}
 KNOW_PYTEST |= {"roles", "answering", "confirming", "against_run", "arm", "queueing", "workers"}
-KNOW_PYTEST |= {"rank_run", "launching", "opening"}
+KNOW_PYTEST |= {"rank_run", "launching", "opening", "failing", "saving"}
 STAGES = ("collect", "measure", "judge", "remember", "report")
 
 
