@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from perfsuite.diagnose import diagnose
 from perfsuite.environment import Environment
 from perfsuite.insight import SHARES
-from perfsuite.metrics import METRICS
 from perfsuite.records import Match, Reading, Result
 from perfsuite.report.explanation import explain, stored_shares
 from perfsuite.report.messages import failure_text, invalid_text
+from perfsuite.report.overview import Overview, chip
 from perfsuite.report.ranks import plain, summary
-from perfsuite.report.terminal import against_baseline, verdict_word
+from perfsuite.report.terminal import verdict_word
 from perfsuite.units import Unit, show
 
-_COLUMNS = ("samples_per_s", "step_time", "utilization", "peak_memory", "data_wait", "speedup")
 _MOST_POINTS = 400
 _TOLD_ONLY = ("commit", "dirty")
 
@@ -25,6 +23,7 @@ _TOLD_ONLY = ("commit", "dirty")
 def render(results: Sequence[Result], environments: Mapping[str, Environment], when: str) -> str:
     """Return the whole page."""
     tests = [_test(number, result, environments) for number, result in enumerate(results)]
+    table = Overview(results)
     document = {"shares": dict(SHARES), "tests": tests}
     assets = resources.files("perfsuite.report") / "page_assets"
     page = (assets / "page.html").read_text("utf-8")
@@ -35,8 +34,8 @@ def render(results: Sequence[Result], environments: Mapping[str, Environment], w
         # A name is somebody's: no text of it may end the script it stands in.
         "DATA": json.dumps(document, allow_nan=False).replace("<", "\\u003c"),
         "SUMMARY": _summary(results, environments, when),
-        "HEAD": _head(),
-        "ROWS": "\n".join(_rows(results)),
+        "HEAD": table.head(),
+        "ROWS": table.rows(),
         "DETAILS": "\n".join(_details(n, result) for n, result in enumerate(results)),
     }
     for name, text in parts.items():
@@ -47,7 +46,7 @@ def render(results: Sequence[Result], environments: Mapping[str, Environment], w
 
 def _summary(results: Sequence[Result], environments: Mapping[str, Environment], when: str) -> str:
     words = [_word(result) for result in results]
-    counts = " ".join(_chip(word, f"{words.count(word)} {word}") for word in dict.fromkeys(words))
+    counts = " ".join(chip(word, f"{words.count(word)} {word}") for word in dict.fromkeys(words))
     where = "; ".join(
         f"{name}: {environment.device_name}, torch {environment.torch}, Python {environment.python}"
         for name, environment in environments.items()
@@ -62,53 +61,6 @@ def _summary(results: Sequence[Result], environments: Mapping[str, Environment],
         else ""
     )
     return f"<p>{counts}</p><p class=meta>{_e(where)}{_e(at)} · {_e(when)}</p>{told}"
-
-
-def _head() -> str:
-    metrics = {name: (METRICS[name].label, "number") for name in _COLUMNS}
-    labels = [("verdict", "text"), ("test", "text"), *(metrics[name] for name in _COLUMNS[:2])]
-    labels += [("against baseline", "number"), ("likely cause", "text")]
-    labels += [metrics[name] for name in _COLUMNS[2:]]
-    return "".join(
-        f"<th scope=col aria-sort=none data-kind={kind}><button type=button>{_e(label)}</button></th>"
-        for label, kind in labels
-    )
-
-
-def _rows(results: Sequence[Result]) -> list[str]:
-    rows = []
-    for number, result in enumerate(results):
-        for reading in result.readings or (None,):
-            word = verdict_word(result, reading, saved=False) if reading else "failed"
-            how = ' <span class="tag">modelled</span>' if reading and reading.modelled else ""
-            figures = [_cell(reading, column) for column in _COLUMNS]
-            change = against_baseline(result, reading) if reading else "–"
-            cause = diagnose(reading).likely if reading else None
-            cells = [
-                f"<td class=word>{_chip(word)}{how}</td>",
-                f'<th scope=row><a href="#test-{number}">{_e(_name(result, reading))}</a></th>',
-                *figures[:2],
-                f'<td data-value="{_order(change)}">{_e(change)}</td>',
-                f"<td class=cause>{_e(cause.name if cause else '–')}</td>",
-                *figures[2:],
-            ]
-            rows.append(f'<tr data-verdict="{word}">{"".join(cells)}</tr>')
-    return rows
-
-
-def _chip(word: str, text: str = "") -> str:
-    return f'<span class="chip {word.replace(" ", "-")}">{text or word}</span>'
-
-
-def _order(change: str) -> str:
-    text = change.split(" ", maxsplit=1)[0].replace("+", "").replace("−", "-")
-    return text if text.replace(".", "").lstrip("-").isdigit() else ""
-
-
-def _cell(reading: Reading | None, column: str) -> str:
-    metric = METRICS[column]
-    value = reading.value(metric) if reading else None
-    return f'<td data-value="{"" if value is None else repr(value)}">{_e(show(value, metric.unit))}</td>'
 
 
 def _details(number: int, result: Result) -> str:
@@ -129,7 +81,7 @@ def _details(number: int, result: Result) -> str:
     is_open = " open" if word in ("failed", "invalid") else ""
     return (
         f'<details id="test-{number}" data-verdict="{word}"{is_open}><summary>'
-        f"{_chip(word)} {_e(result.test)}</summary>"
+        f"{chip(word)} {_e(result.test)}</summary>"
         f"{''.join(parts)}</details>"
     )
 
@@ -150,25 +102,24 @@ def _ranks(reading: Reading) -> str:
 
 
 def _passed(result: Result) -> str:
-    kept = [verdict.limit for verdict in result.verdicts if verdict.limit is not None]
+    kept = [(verdict, verdict.limit) for verdict in result.verdicts if verdict.limit is not None]
+    if result.excused:
+        return f"It failed, as expected: {result.excused}\n{failure_text(result)}"
     if not kept:
         return "No limit was asked for and no baseline is there: nothing was judged."
     told = [
-        f"{limit.metric.label} within {show(limit.bound, limit.metric.unit)} ({limit.source})"
-        for limit in kept
+        f"{limit.metric.label} {show(verdict.measured, limit.metric.unit)}, "
+        f"{'at least' if limit.metric.higher_is_better else 'at most'} "
+        f"{show(limit.bound, limit.metric.unit)} ({limit.source})"
+        for verdict, limit in kept
     ]
     return "\n".join(["Every limit was kept:", *told])
 
 
 def _word(result: Result) -> str:
-    words = {verdict_word(result, reading, saved=False) for reading in result.readings} or {"failed"}
-    order = ("failed", "invalid", "improved", "ok", "no limit")
+    words = {verdict_word(result, reading) for reading in result.readings} or {"failed"}
+    order = ("failed", "invalid", "xfailed", "improved", "ok", "no limit")
     return next((word for word in order if word in words), "ok")
-
-
-def _name(result: Result, reading: Reading | None) -> str:
-    several = reading is not None and len(result.readings) > 1
-    return f"{result.test} ({reading.name})" if several and reading is not None else result.test
 
 
 def _test(number: int, result: Result, environments: Mapping[str, Environment]) -> dict[str, Any]:
@@ -190,6 +141,7 @@ def _drawn(result: Result, reading: Reading) -> dict[str, Any]:
         "seconds": reading.wall_seconds,
         "utilization": _thinned(reading.series),
         "memory": _thinned(reading.memory_series),
+        "memoryOf": "memory of the process" if reading.device == "cpu" else "memory of the card",
         "shares": dict(reading.shares),
         "sharesBefore": dict(stored_shares(before)),
         "pair": None
@@ -216,15 +168,22 @@ def _environment(result: Result, environments: Mapping[str, Environment]) -> lis
     here = environments[device].to_stored() if device in environments else {}
     there = result.expectation.environment if result.expectation.match is not Match.NONE else {}
     return [
-        [name.replace("_", " "), _told(here.get(name)), _told(there.get(name)) if there else ""]
+        [_label(name), _told(name, here.get(name)), _told(name, there.get(name)) if there else ""]
         for name in here
         if here.get(name) is not None or there.get(name) is not None
         if name not in _TOLD_ONLY or here.get(name) is not None
     ]
 
 
-def _told(value: object) -> str:
-    return "–" if value is None else str(value)
+def _label(name: str) -> str:
+    return name.removesuffix("_bytes").replace("_", " ")
+
+
+def _told(name: str, value: object) -> str:
+    if value is None:
+        return "–"
+    is_size = name.endswith("_bytes") and isinstance(value, int)
+    return show(float(str(value)), Unit.BYTES) if is_size else str(value)
 
 
 def _e(text: str) -> str:

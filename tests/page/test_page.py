@@ -1,6 +1,7 @@
 """--perf-html: one file that opens fast anywhere, with every figure, sortable, filterable, by keyboard."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -63,6 +64,52 @@ def test_a_modelled_figure_says_so(one_and_sixty):
     assert "nothing was measured on a GPU" in text
     assert '<span class="tag">modelled</span>' in text
     assert "nothing was measured" not in one_and_sixty[1].read_text()
+
+
+def test_ranks_have_columns_of_their_own_where_there_are_some(one_and_sixty):
+    """Efficiency and skew stand in the overview, and not where one process measured."""
+    alone = result(1)
+    (one,) = alone.readings
+    together = replace(one, scaling_efficiency=0.478, rank_skew=0.82, ranks=({"own_seconds": 0.01},) * 2)
+    text = page.render([alone, replace(alone, readings=(together,))], ENVIRONMENTS, WHEN)
+    head, body = re.search(r"<thead>(.*?)</thead>.*?<tbody>(.*?)</tbody>", text, re.DOTALL).groups()
+    assert ["scaling efficiency", "rank skew"] == re.findall(r"<button type=button>([^<]*)", head)[5:7]
+    rows = [re.findall(r'<td data-value="[^"]*">([^<]*)', row)[3:5] for row in body.split("<tr")[1:]]
+    assert [["–", "–"], ["47.8 %", "82.0 %"]] == rows
+    assert "rank skew" not in one_and_sixty[60].read_text()
+
+
+def test_columns_are_those_that_somebody_fills():
+    """What is judged on a modelled card is in sight; what nobody measured is not there."""
+    (one,) = result(4).readings
+    counted = replace(
+        one, counts={"kernels": 95.0, "syncs": 1.0}, data_wait=None, kind="step", utilization=None
+    )
+    text = page.render([replace(result(4), readings=(counted,))], ENVIRONMENTS, WHEN)
+    head = re.search(r"<thead>(.*?)</thead>", text, re.DOTALL)[1]
+    told = ["verdict", "test", "samples/s", "step time", "speed against baseline"]
+    told += ["kernels", "host syncs", "likely cause", "peak memory"]
+    assert told == re.findall(r"<button type=button>([^<]*)", head)
+
+
+def test_a_note_is_announced_in_the_overview():
+    """Whoever reads only the table must know that there is something to know."""
+    (one,) = result(1).readings
+    noted = replace(one, notes=('other processes kept this one from a "core"',))
+    text = page.render([replace(result(1), readings=(noted,))], ENVIRONMENTS, WHEN)
+    assert 'title="other processes kept this one from a &quot;core&quot;">noted</span>' in text
+
+
+def test_what_was_kept_is_told_with_its_figure():
+    """A bound alone does not say how near it is."""
+    text = page.render([result(1)], ENVIRONMENTS, WHEN)
+    assert re.search(r"Every limit was kept:\nsamples/s 3,1\d\d, at least 2,880 \(the baseline\)", text)
+
+
+def test_sizes_of_the_machine_are_for_people():
+    """No row of digits."""
+    text = page.render([result(1)], ENVIRONMENTS, WHEN)
+    assert re.search(r'\["host memory", "[\d.]+ GiB", "[\d.]+ GiB"\]', text)
 
 
 @needs_browser

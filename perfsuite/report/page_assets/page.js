@@ -46,7 +46,9 @@
     const low = both[0], high = Math.max(both[Math.floor(0.98 * (both.length - 1))], low * 1.0001);
     const bins = 24, width = (high - low) / bins || 1e-12;
     const [size, unit] = scaleOf(high);
-    const labels = Array.from({ length: bins }, (_, i) => ((low + (i + 0.5) * width) / size).toPrecision(3));
+    // As many digits as tell one column from the next.
+    const digits = Math.min(Math.max(Math.ceil(Math.log10(high / width)), 3), 8);
+    const labels = Array.from({ length: bins }, (_, i) => ((low + (i + 0.5) * width) / size).toPrecision(digits));
     const sets = [{ label: "this run", data: histogram(reading.steps, low, width, bins), backgroundColor: NOW }];
     if (reading.stepsBefore.length) {
       sets.push({ label: "baseline", data: histogram(reading.stepsBefore, low, width, bins), backgroundColor: BEFORE });
@@ -69,7 +71,7 @@
     if (reading.memory.length) {
       const id = sets.length ? "memory" : "y";
       sets.push({ label: "memory", data: points(reading.memory, 1 / 2 ** 20), borderColor: "#d9822b", yAxisID: id });
-      scales[id] = { position: sets.length > 1 ? "right" : "left", beginAtZero: true, title: { text: "memory, MiB" } };
+      scales[id] = { position: sets.length > 1 ? "right" : "left", beginAtZero: true, title: { text: `${reading.memoryOf}, MiB` } };
     }
     if (!sets.length) return;
     chart(box, reading.modelled ? "Over time (modelled)" : "Over time", sets.map((set) => set.label).join(" and "), {
