@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from perfsuite.environment import Environment
 from perfsuite.errors import HistoryUnusable
-from perfsuite.metrics import METRICS
+from perfsuite.metrics import METRICS, Kind
 from perfsuite.records import Reading, Result
 
 SCHEMA = "perfsuite-history/1"
@@ -63,16 +63,27 @@ def load(path: Path) -> list[dict[str, Any]]:
         raise HistoryUnusable(
             f"{path} cannot be read: {error.strerror}; write one with pytest --perf --perf-history={path}"
         ) from None
+    except UnicodeDecodeError as error:
+        raise HistoryUnusable(f"{path} is no history: {error.reason} at byte {error.start}") from None
     entries = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            missing = [name for name in _NEEDED if name not in entry]
-            if missing or entry["schema"] != SCHEMA or not isinstance(entry["metrics"], dict):
-                raise ValueError(f"it is no reading of {SCHEMA} (missing: {', '.join(missing) or 'nothing'})")
-        except (ValueError, TypeError) as error:
+            _check(entry)
+        except (ValueError, TypeError, RecursionError) as error:
             raise HistoryUnusable(f"{path}, line {number}: {error}; remove the line") from None
         entries.append(entry)
     return entries
+
+
+def _check(entry: Any) -> None:
+    missing = [name for name in _NEEDED if name not in entry]
+    if missing or entry["schema"] != SCHEMA or not isinstance(entry["metrics"], dict):
+        raise ValueError(f"it is no reading of {SCHEMA} (missing: {', '.join(missing) or 'nothing'})")
+    if entry["kind"] not in get_args(Kind):
+        raise ValueError(f"its kind is {entry['kind']!r:.40}, not one of {', '.join(get_args(Kind))}")
+    for name, value in entry["metrics"].items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+            raise ValueError(f"its {name} is {value!r:.40}, not a number")

@@ -34,6 +34,9 @@ def entries(costs, key="cpu_here", commits=None):
     ]
 
 
+(ENTRY,) = entries([0.01])
+
+
 def noisy(levels, deviation=0.01, seed=2):
     chance = random.Random(seed)
     return [level * math.exp(chance.gauss(0, deviation)) for level in levels]
@@ -52,7 +55,17 @@ def test_readings_are_appended_with_commit_and_machine(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("{", "line 1"), ('\n{"schema": "x"}', "line 2"), ("[]", "line 1"), ("1", "line 1")],
+    [
+        ("{", "line 1"),
+        ('\n{"schema": "x"}', "line 2"),
+        ("[]", "line 1"),
+        ("1", "line 1"),
+        (json.dumps({**ENTRY, "kind": "foo"}), "line 1: its kind is 'foo', not one of step, loop"),
+        (json.dumps({**ENTRY, "metrics": {"step_time": "fast"}}), "line 1: its step_time is 'fast', not a"),
+        (json.dumps({**ENTRY, "metrics": {"step_time": math.nan}}), "line 1: its step_time is nan"),
+        ("[" * 100_000, "line 1: maximum recursion"),
+    ],
+    ids=range(8),
 )
 def test_a_line_that_is_no_reading_is_named(tmp_path, text, told):
     """File, line and remedy."""
@@ -60,6 +73,13 @@ def test_a_line_that_is_no_reading_is_named(tmp_path, text, told):
     path.write_text(text)
     with pytest.raises(HistoryUnusable, match=f"{told}.*remove the line"):
         history.load(path)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    """With the place."""
+    (tmp_path / "h.jsonl").write_bytes(b"{\xff}")
+    with pytest.raises(HistoryUnusable, match="is no history: invalid start byte at byte 1"):
+        history.load(tmp_path / "h.jsonl")
 
 
 def test_a_history_that_is_not_there_says_how_to_write_one(tmp_path):
@@ -70,11 +90,51 @@ def test_a_history_that_is_not_there_says_how_to_write_one(tmp_path):
 
 def test_a_slowdown_is_found_at_its_commit():
     """Twenty readings, 10 % slower from the eleventh on."""
-    (trend,) = trends(entries(noisy([0.01] * 10 + [0.011] * 10)))
+    (trend,) = trends(entries(noisy([0.01] * 10 + [0.011] * 10), commits=["old"] * 10 + ["new"] * 10))
     (change,) = trend.changes
-    assert "c" + "10".rjust(39, "0") == change.commit
+    assert ("commit new", "commit old") == (change.commit, change.last_before)
     assert 0.10 == pytest.approx(change.slower, abs=0.02)
-    assert "slower at commit c00000000000" in render([trend])
+    assert "slower at commit new (2026-01-11), last as before: commit old" in render([trend])
+
+
+def test_what_was_not_committed_is_no_commits_fault():
+    """The same commit with and without changes in the working tree."""
+    found = entries(noisy([0.01] * 6 + [0.0143] * 6), commits=["one"] * 12)
+    found = [{**entry, "dirty": i >= 6} for i, entry in enumerate(found)]
+    told = render(trends(found))
+    assert "slower at uncommitted changes on one (2026-01-07), last as before: commit one" in told
+
+
+@pytest.mark.parametrize(
+    ("costs", "told"),
+    [
+        ([0.01], "step time 10 ms, 1 reading"),
+        ([0.01, 0.02], "10 ms at first, 20 ms of late (100.0 % slower since the first), 2 readings"),
+        ([0.01] * 6 + [0.0143] * 3, "10 ms at first, 14.3 ms of late (43.0 % slower"),
+        ([0.01] * 5 + [0.5] + [0.02] * 5, "10 ms at first, 20 ms of late"),
+    ],
+)
+def test_no_reading_is_both_among_the_first_and_of_late(costs, told):
+    """Windows that overlap made a change smaller than it was."""
+    assert told in render(trends(entries(costs)))
+
+
+def test_a_step_is_followed_in_what_is_steadier():
+    """On a machine whose speed drifts, rounds of a reference tell what seconds hide."""
+    drift = [1.0, 1.4, 0.9, 1.3, 1.1, 1.5] * 3
+    found = [
+        {**entry, "metrics": {"step_time": 0.01 * slow * d, "step_in_tiny_ops": 5.0 * slow}}
+        for entry, slow, d in zip(entries([1.0] * 18), [1.0] * 9 + [1.1] * 9, drift, strict=True)
+    ]
+    (trend,) = trends(found)
+    assert "step_in_tiny_ops" == trend.metric.name
+    assert 0.1 == pytest.approx(trend.changes[0].slower, abs=0.001)
+
+
+def test_a_test_without_a_time_does_not_keep_the_others_from_being_told():
+    """It has no trend."""
+    silent = [{**entry, "test": "t.py::silent", "metrics": {}} for entry in entries([0.01] * 8)]
+    assert ["t.py::test"] == [trend.test for trend in trends([*silent, *entries([0.01] * 8)])]
 
 
 def test_identical_code_has_no_change_point():
