@@ -44,7 +44,10 @@ def path_for(directory: Path, key: str, test: str) -> Path:
     """Return the one file of a test on a machine; ids of any length and alphabet get a safe name."""
     file, _, name = test.partition("::")
     parts = [_safe(part, part) for part in file.split("/") if part not in ("", ".", "..")]
-    return directory.joinpath(key, *parts, f"{_safe(name.replace('::', '.'), test)}.json")
+    function, mark, parameters = name.partition("[")
+    # Classes become dots; in parameters a :: is replaced like all that is unsafe, and told by a hash.
+    name = f"{function.replace('::', '.')}{mark}{parameters}"
+    return directory.joinpath(key, *parts, f"{_safe(name, test)}.json")
 
 
 def _safe(name: str, whole: str) -> str:
@@ -133,7 +136,7 @@ def stored_tests(directory: Path, key: str) -> dict[str, Path]:
     """Return every test that has a file under a key; files that cannot be read are left to their own test."""
     found = {}
     for path in sorted((directory / key).rglob("*.json")):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             if path.stat().st_size <= MAX_BYTES:
                 found[str(json.loads(path.read_text(encoding="utf-8")).get("test"))] = path
     return found
@@ -154,7 +157,11 @@ def check_writable(directory: Path) -> None:
 
 def save(path: Path, document: Mapping[str, Any]) -> None:
     """Write a document so that the file is at any moment the old one or the new one, whole."""
-    check(document)
+    try:
+        check(document)
+        json_check.check(document, baseline_schema())  # what cannot be read again must not be stored
+    except ValueError as error:
+        raise BaselineNotWritten(f"baseline {path} was not written: {error}") from None
     text = render(document)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

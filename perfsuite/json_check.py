@@ -1,12 +1,15 @@
 """Hold a JSON document against a JSON Schema (the part of it that our schemas use) and name what is wrong."""
 
 import json
-import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from perfsuite.schema import shown
+
 Schema = Mapping[str, Any]
+_LARGEST = sys.float_info.max  # a whole number of JSON may have any number of digits
 _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "object": lambda value: isinstance(value, dict),
     "array": lambda value: isinstance(value, list),
@@ -14,8 +17,8 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
     "boolean": lambda value: isinstance(value, bool),
     "null": lambda value: value is None,
     # NaN and infinity are no JSON; a number that is none must not pass as one.
-    "number": lambda value: _is_number(value) and math.isfinite(value),
-    "integer": lambda value: _is_number(value) and math.isfinite(value) and value == int(value),
+    "number": lambda value: _is_number(value) and -_LARGEST <= value <= _LARGEST,
+    "integer": lambda value: _is_number(value) and -_LARGEST <= value <= _LARGEST and value == int(value),
 }
 MAX_DEPTH = 50
 
@@ -66,12 +69,12 @@ def problems(value: Any, schema: Schema | bool, where: str = "the document", dep
         yield f"{where} is nested too deep"
         return
     if "type" in schema and not _is_type(value, schema["type"]):
-        yield f"{where} is {_shown(value)}, not {_expected(schema['type'])}"
+        yield f"{where} is {shown(value)}, not {_expected(schema['type'])}"
         return
     if "const" in schema and not _same(value, schema["const"]):
-        yield f"{where} is {_shown(value)}, not {schema['const']!r}"
+        yield f"{where} is {shown(value)}, not {schema['const']!r}"
     if "enum" in schema and not any(_same(value, known) for known in schema["enum"]):
-        yield f"{where} is {_shown(value)}, not one of {', '.join(map(repr, schema['enum']))}"
+        yield f"{where} is {shown(value)}, not one of {', '.join(map(repr, schema['enum']))}"
     if _is_number(value):
         yield from _number_problems(value, schema, where)
     elif isinstance(value, str):
@@ -125,8 +128,3 @@ def _same(one: Any, other: Any) -> bool:
 
 def _expected(wanted: str | list[str]) -> str:
     return wanted if isinstance(wanted, str) else " or ".join(wanted)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,6 +1,6 @@
 """The shape of a baseline document, version by version; checks every number before it may judge anything."""
 
-import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +12,14 @@ MAX_BYTES = 1_000_000
 MAX_ROUNDS = 200
 MAX_SESSIONS = 100
 _MAX_READINGS = 100
+
+
+# What a key is made of must be what it says; the rest is only told.
+_ENVIRONMENT: Mapping[str, Any] = {
+    **dict.fromkeys(("device_kind", "device_name"), str),
+    **dict.fromkeys(("cuda", "torch", "driver", "device_uuid"), str | None),
+    **dict.fromkeys(("threads", "ranks"), int | None),
+}
 
 
 class InvalidDocument(ValueError):
@@ -42,8 +50,9 @@ def _environment(value: object) -> None:
         if not isinstance(environment.get(name), str):
             raise InvalidDocument(f"environment has no {name}")
     for name, entry in environment.items():
-        if not isinstance(entry, str | int | bool | None):
-            raise InvalidDocument(f"environment's {name} is {entry!r}")
+        wanted = _ENVIRONMENT.get(name, str | int | bool | None)
+        if not isinstance(entry, wanted):
+            raise InvalidDocument(f"environment's {name} is {shown(entry)}")
 
 
 def _reading(reading: Mapping[str, Any], where: str) -> None:
@@ -70,6 +79,8 @@ def _metric(name: str, entry: Mapping[str, Any], where: str) -> None:
         raise InvalidDocument(f"{where} is not a metric; known: {', '.join(METRICS)}")
     _need(entry, {"value", "unit", "higher_is_better"}, where)
     _number(entry["value"], where)
+    if metric.is_timing and entry["value"] <= 0:
+        raise InvalidDocument(f"{where} is {entry['value']!r}: no time is that short")
     if entry["unit"] != metric.unit.value:
         raise InvalidDocument(f"{where} is in {entry['unit']!r}, not in {metric.unit.value!r}")
     if entry["higher_is_better"] is not metric.higher_is_better:
@@ -105,8 +116,17 @@ def _sessions(value: object, where: str) -> None:
 
 
 def _number(value: object, where: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise InvalidDocument(f"{where} is {value!r}, not a finite number of at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
+        raise InvalidDocument(f"{where} is {shown(value)}, not a finite number of at least 0")
+
+
+def shown(value: object) -> str:
+    """Return a value as a message has room for it."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python prints
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

@@ -16,7 +16,10 @@ class Unit(Enum):
     COUNT = "count"
 
 
-_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*\Z")
+# A comma stands between thousands: "2,5" is refused, since it might be meant as 2.5 or as 25.
+_NUMBER = re.compile(
+    r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*\Z"
+)
 
 _SUFFIXES: dict[Unit, dict[str, float]] = {
     Unit.FRACTION: {"%": 0.01, "": 1.0},
@@ -63,7 +66,10 @@ def parse(value: object, unit: Unit) -> float:
     example = _EXAMPLES[unit]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a number; write {example}")
-    number = _parse_text(value, unit) if isinstance(value, str) else float(value)
+    try:
+        number = _parse_text(value, unit) if isinstance(value, str) else float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"{value!r} is not a finite number of at least 0; write {example}")
     if unit is Unit.FRACTION and number > 1:

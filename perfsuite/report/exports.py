@@ -1,6 +1,7 @@
 """Readings in the shapes dashboards take: github-action-benchmark's two lists and bencher's BMF."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,7 +34,7 @@ def named(results: Sequence[Result]) -> Iterator[tuple[str, Reading]]:
 
 def _figures(reading: Reading) -> Iterator[tuple[Metric, float]]:
     for metric in METRICS.values():
-        if (value := reading.value(metric)) is not None:
+        if (value := reading.value(metric)) is not None and math.isfinite(value):  # JSON has no NaN
             yield metric, value
 
 

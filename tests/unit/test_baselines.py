@@ -110,6 +110,10 @@ def metrics(whole):
         (broken(lambda d: d.update(test="tests/test_a.py::test_c")), "it belongs to"),
         (broken(lambda d: d["environment"].update(device_name=None)), "environment has no device_name"),
         (broken(lambda d: d["environment"].update(device_name="Other")), "moved here by hand"),
+        (broken(lambda d: d["environment"].update(torch=2)), "environment's torch is 2"),
+        (broken(lambda d: metrics(d)["step_time"].update(value=0)), "is 0: no time is that short"),
+        (broken(lambda d: metrics(d)["step_time"].update(value=10**400)), "is 1000000"),
+        (broken(lambda d: d["readings"]["step"].update(reported={"x": 10**400})), "reported.x is 10000"),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 40 else "",
 )
@@ -182,6 +186,28 @@ def test_awkward_test_ids_get_safe_and_separate_files(tmp_path):
     assert len(AWKWARD) == len(set(paths))
 
 
+def test_ids_that_differ_in_colons_alone_have_files_of_their_own(tmp_path):
+    """A class becomes a dot, a parameter keeps what it has."""
+    ids = ("test_a.py::T::test_b[a.b]", "test_a.py::T::test_b[a::b]", "test_a.py::T.test_b[a:b]")
+    assert 3 == len({baselines.path_for(tmp_path, "key", test) for test in ids})
+
+
+def test_what_could_not_be_read_again_is_not_stored(tmp_path):
+    """One name too long, and no run could use the file."""
+    path = baselines.path_for(tmp_path, HERE.key, TEST)
+    bad = document()
+    bad["readings"]["step"]["places"] = {"step_time": {"x" * 501: 1.0}}
+    with pytest.raises(BaselineNotWritten, match="has 501 characters, at most 500"):
+        baselines.save(path, bad)
+    assert not path.exists()
+
+
+def test_a_file_nested_too_deep_is_left_to_its_own_test(tmp_path):
+    """The list of stored tests goes on without it."""
+    stored(tmp_path, "[" * 100_000)
+    assert {} == baselines.stored_tests(tmp_path, HERE.key)
+
+
 def test_plain_test_ids_keep_their_names(tmp_path):
     """What needs no change is not changed."""
     path = baselines.path_for(tmp_path, "key", "tests/perf/test_a.py::TestB::test_c[fp16-64]")
@@ -206,7 +232,7 @@ def test_an_invalid_document_is_never_written(tmp_path):
     before = path.read_text()
     bad = document()
     bad["readings"]["step"]["metrics"]["step_time"]["value"] = float("nan")
-    with pytest.raises(ValueError, match="finite number"):
+    with pytest.raises(BaselineNotWritten, match="finite number"):
         baselines.save(path, bad)
     assert before == path.read_text()
 

@@ -57,6 +57,12 @@ def test_an_invalid_measurement_is_exported_nowhere():
     assert "{}\n" == exports.bencher([elsewhere])
 
 
+def test_a_figure_that_is_no_number_does_not_keep_the_others_from_being_exported():
+    """Results that are NaN have a difference that is NaN, and JSON has no word for it."""
+    strange = replace(COMPARED, readings=(replace(COMPARED.readings[0], difference=float("nan")),))
+    assert "speedup" in json.loads(exports.bencher([strange]))[strange.test]
+
+
 def test_the_summary_has_the_failure_and_its_cause_first():
     """What a reviewer must see is on top, the table below."""
     text = github.summary([COMPARED, FAILED])
@@ -102,6 +108,13 @@ def test_failed_tests_are_annotated_at_their_line():
     )
     assert "%0A  likely cause: data-bound" in first
     assert second.startswith("::warning file=")
+
+
+def test_an_annotation_is_no_longer_than_what_fits_beside_a_line():
+    """The log has the rest."""
+    many = tuple(Verdict("loop", Outcome.UNMEASURED, None, reason=f"reason {i}") for i in range(40))
+    (command,) = github.annotations([replace(FAILED, verdicts=many)], {})
+    assert 16 == command.count("reason") + command.count("the rest is in the log")
 
 
 def test_everything_is_written_and_what_cannot_be_is_bad(tmp_path, monkeypatch):

@@ -25,6 +25,7 @@ from perfsuite.units import Unit, parse, show
         ("2 min", Unit.SECONDS, 120),
         (2, Unit.SECONDS, 2),
         ("2,000", Unit.PER_SECOND, 2000),
+        ("12,345,678.5", Unit.PER_SECOND, 12345678.5),
         ("2_000/s", Unit.PER_SECOND, 2000),
         ("1.3x", Unit.RATIO, 1.3),
         ("1.3×", Unit.RATIO, 1.3),
@@ -51,6 +52,11 @@ def test_reads_what_people_write(text, unit, expected):
         (float("nan"), Unit.SECONDS),
         (float("inf"), Unit.SECONDS),
         ("1 2 ms", Unit.SECONDS),
+        ("2,5 ms", Unit.SECONDS),  # a decimal comma, or 25?
+        ("1,00", Unit.PER_SECOND),
+        ("1000,000", Unit.PER_SECOND),
+        (10**400, Unit.PER_SECOND),
+        ("1e999", Unit.PER_SECOND),
     ],
 )
 def test_refuses_what_is_not_clear(text, unit):
