@@ -1,5 +1,6 @@
 """Look at loaders and batches without knowing torch: how many samples, how many batches ahead."""
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class LoaderFacts:
 def count_samples(batch: Any, samples: int | Callable[[Any], int] | None) -> int:
     """Return the samples of a batch: as given, as counted by the caller, or its first tensor's length."""
     if callable(samples):
-        return samples(batch)
+        return _whole(samples(batch))
     if samples is not None:
         return samples
     length = _first_length(batch)
@@ -43,6 +44,18 @@ def count_samples(batch: Any, samples: int | Callable[[Any], int] | None) -> int
             "give samples_per_step=64, or samples_per_step=lambda batch: ..."
         )
     return length
+
+
+def _whole(count: Any) -> int:
+    """Return what a caller counted as a plain number: arrays and tensors count in their own."""
+    try:
+        whole = operator.index(count) if hasattr(count, "__index__") else int(count)
+        is_whole = whole == count
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a tensor of many elements
+        is_whole = False
+    if not is_whole or whole < 0:
+        raise UnusableStep(f"samples_per_step must return a whole number of samples, got {count!r:.60}")
+    return whole
 
 
 def _first_length(value: Any) -> int | None:

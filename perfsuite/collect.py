@@ -75,7 +75,9 @@ def parse_limits(arguments: Mapping[str, object], source: str) -> tuple[Limit, .
         except ValueError as error:
             problems.append(f"{name}: {error}")
     if problems:
-        raise InvalidMarker(f"{'; '.join(problems)}. Known: {_known()}")
+        # A wrong value needs no list of names.
+        known = "" if arguments.keys() <= LIMITS.keys() else f". Known: {_known()}"
+        raise InvalidMarker(f"{'; '.join(problems)}{known}")
     return tuple(limits)
 
 

@@ -1,9 +1,18 @@
 """Hold readings against limits; pure, and knows nothing but limits."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from perfsuite.metrics import Kind
 from perfsuite.records import Limit, Outcome, Reading, Verdict
+
+_CALLS: Mapping[Kind, str] = {
+    "step": "perf(step)",
+    "loop": "perf.loop",
+    "comparison": "perf.compare",
+    "scaling": "perf.scaling",
+    "benchmark": "benchmark",
+}
 
 
 def judge(reading: Reading, limits: Iterable[Limit]) -> tuple[Verdict, ...]:
@@ -30,9 +39,18 @@ def judge_unmeasured(readings: Iterable[Reading], limits: Iterable[Limit]) -> tu
     """
     kinds = {reading.kind for reading in readings}
     return tuple(
-        Verdict("", Outcome.UNMEASURED, limit, reason=_who_measures(limit))
+        Verdict("", Outcome.UNMEASURED, limit, reason=f"the test did not call {_able(limit)}")
         for limit in limits
         if not kinds & limit.metric.kinds
+    )
+
+
+def judge_misplaced(reading: Reading, asked: Iterable[Limit]) -> tuple[Verdict, ...]:
+    """Return a failure for every limit of a call on something this kind of call cannot carry."""
+    return tuple(
+        Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"only {_able(limit)} measures it")
+        for limit in asked
+        if reading.kind not in limit.metric.kinds
     )
 
 
@@ -69,12 +87,6 @@ def _why_absent(reading: Reading, field: str) -> str:
     return f"{reading.device} does not measure it"
 
 
-def _who_measures(limit: Limit) -> str:
-    calls = {
-        "step": "perf(step)",
-        "loop": "perf.loop",
-        "comparison": "perf.compare",
-        "benchmark": "benchmark",
-    }
-    able = [calls[kind] for kind in ("step", "loop", "comparison") if kind in limit.metric.kinds]
-    return f"the test did not call {' or '.join(able)}"
+def _able(limit: Limit) -> str:
+    """Name the calls that measure what a limit is about."""
+    return " or ".join(call for kind, call in _CALLS.items() if kind in limit.metric.kinds)

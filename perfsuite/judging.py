@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from perfsuite.judge import judge, judge_unmeasured
+from perfsuite.judge import judge, judge_misplaced, judge_unmeasured
 from perfsuite.plausible import collapsed
 from perfsuite.records import Expectation, Limit, Match, Outcome, Reading, Verdict
 from perfsuite.validity import faults, invalid_verdict
@@ -23,6 +23,7 @@ def judge_test(kept: Kept, expectation: Expectation, save_command: str | None) -
             continue
         stored = expectation.by_reading.get(reading.name, ())
         verdicts += judge(reading, (*expectation.limits, *asked, *stored))
+        verdicts += judge_misplaced(reading, asked)
     verdicts += judge_unmeasured([reading for reading, _ in kept], expectation.limits)
     if save_command is not None and expectation.match is not Match.EXACT:
         why = "no baseline for this machine, and --perf-strict asks for one"

@@ -8,6 +8,7 @@ from typing import Any
 
 from perfsuite.batches import LoaderFacts
 from perfsuite.devices import Device, Timing, Window
+from perfsuite.errors import UnusableStep
 from perfsuite.feed import Feed
 from perfsuite.insight import Clue, Insight, with_data_wait
 from perfsuite.loader_watch import REFUSALS, WORTH_A_LOOK, LoaderWatch, again, sample_clues
@@ -191,6 +192,11 @@ def read(
     seen: Insight | None = None,
 ) -> Reading:
     """Make a Reading of what the device saw."""
+    if samples <= 0:
+        raise UnusableStep(
+            f"samples_per_step counted no sample in {len(timing.step_seconds)} batches; "
+            "give the number of samples of a batch, samples_per_step=64"
+        )
     may_repeat = not getattr(device, "never_repeats", False)
     seen = seen or Insight()
     return Reading(

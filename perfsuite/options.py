@@ -40,7 +40,8 @@ OPTIONS = (
     Option("--perf-json", "write all readings in pytest-benchmark's JSON shape", "PATH"),
     Option(
         "--perf-tolerance",
-        'how far samples/s may fall behind the baseline, such as "5 %%" (default: 10 %%)',
+        'how far the speed may fall behind the baseline, such as "5 %%" (default: 5 %% for a baseline of '
+        "five sessions, 10 %% for fewer)",
         "SHARE",
     ),
     Option(

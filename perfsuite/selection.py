@@ -26,10 +26,13 @@ def is_measured(item: pytest.Item) -> bool:
 def _uses_our_fixture(item: pytest.Item) -> bool:
     if "perf" not in getattr(item, "fixturenames", ()):
         return False
-    # A project may have a perf fixture of its own; its tests are none of our business.
     known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    definitions = known.get("perf", ())
-    return bool(definitions) and definitions[-1].func.__module__ == "perfsuite.plugin"
+    for definition in reversed(known.get("perf", ())):
+        if definition.func.__module__ == "perfsuite.plugin":
+            return True
+        if "perf" not in definition.argnames:
+            return False  # a fixture of the project's own that asks for no other: none of our business
+    return False
 
 
 def check_markers(items: Iterable[pytest.Item]) -> None:
@@ -57,7 +60,10 @@ def accelerators_needed(item: pytest.Item) -> int:
     several = item.get_closest_marker("multi_gpu")
     if several is None:
         return 1 if item.get_closest_marker("gpu") is not None else 0
-    count = several.args[0] if several.args else several.kwargs.get("n", 2)
+    given = {**dict(zip(("n",), several.args, strict=False)), **several.kwargs}
+    if len(several.args) > 1 or given.keys() - {"n"}:
+        raise InvalidMarker("multi_gpu takes the number of devices and nothing else, such as multi_gpu(4)")
+    count = given.get("n", 2)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InvalidMarker(f"multi_gpu takes a whole number of devices, got {count!r}")
     return count

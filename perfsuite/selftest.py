@@ -52,6 +52,8 @@ def self_test(budget_seconds: float, device: str, say: Callable[[str], None]) ->
             f"a self-test needs at least {LEAST_BUDGET_SECONDS / 60:.0f} minutes to say anything, "
             f"got {budget_seconds:.0f} s; give it more with --budget"
         )
+    if device.startswith("model:"):
+        raise SessionFailed(f"{device} predicts its times, which have no noise to test; choose cpu or cuda")
     with tempfile.TemporaryDirectory(prefix="perfsuite-self-test-") as name:
         folder = Path(name).resolve()
         (folder / "test_self.py").write_text(_TEST)

@@ -11,6 +11,7 @@ from perfsuite.collect import parse_setting
 from perfsuite.errors import PerfsuiteError
 from perfsuite.options import given
 from perfsuite.records import Settings
+from perfsuite.schema import MAX_SESSIONS
 from perfsuite.units import Unit, parse
 
 # setting → ini name of the option that carries it
@@ -62,8 +63,9 @@ def read_options(config: pytest.Config) -> Options:
         return config.getini(name) if said_here is None else said_here
 
     def path(name: str) -> Path | None:
-        said_path = value(name)
-        return config.invocation_params.dir / said_path if said_path else None
+        # A path typed in a shell is meant from there; one in an ini file from the project's root.
+        here = config.invocation_params.dir if given(config, name) else config.rootpath
+        return here / value(name) if value(name) else None
 
     said: dict[str, dict[str, object]] = {"command line": {}, "ini": {}}
     for setting, name in SETTINGS.items():
@@ -75,17 +77,15 @@ def read_options(config: pytest.Config) -> Options:
             except PerfsuiteError as error:
                 where = f"--{name.replace('_', '-')}" if place == "command line" else f"ini option {name}"
                 raise pytest.UsageError(f"perfsuite: {where}: {error}") from None
-    if value("perf_patch") and not value("save_baseline"):
+    if given(config, "perf_patch") and not value("save_baseline"):
         raise pytest.UsageError("perfsuite: --perf-patch: there is nothing to write without --save-baseline")
-    # A path typed in a shell is meant from there; one in an ini file from the project's root.
-    here = config.invocation_params.dir if given(config, "baseline_dir") else config.rootpath
     return Options(
         perf=True,
         save_baseline=bool(value("save_baseline")),
-        baseline_dir=here / value("baseline_dir"),
+        baseline_dir=path("baseline_dir") or config.rootpath / "baselines",
         json_path=path("perf_json"),
-        sessions=_count("perf_sessions", value("perf_sessions"), least=1),
-        confirm=_count("perf_confirm", value("perf_confirm"), least=0),
+        sessions=_count("perf_sessions", value("perf_sessions"), 1, MAX_SESSIONS),
+        confirm=_count("perf_confirm", value("perf_confirm"), 0, MAX_SESSIONS),
         family_error=_share("perf_family_error", value("perf_family_error")),
         against=value("against") or "",
         against_seconds=_figure("against_time", value("against_time"), Unit.SECONDS),
@@ -101,11 +101,11 @@ def read_options(config: pytest.Config) -> Options:
     )
 
 
-def _count(name: str, raw: object, least: int) -> int:
+def _count(name: str, raw: object, least: int, most: int) -> int:
     text = str(raw).strip()
-    if not text.isdecimal() or int(text) < least:
+    if not text.isdecimal() or not least <= int(text[:9]) <= most:
         raise pytest.UsageError(
-            f"perfsuite: {_flag(name)}: {raw!r} is no whole number of at least {least}; say {_flag(name)}=5"
+            f"perfsuite: {_flag(name)}: {raw!r} is no whole number, {least} to {most}; say {_flag(name)}=5"
         )
     return int(text)
 

@@ -21,7 +21,7 @@ def test_a_loop_shows_its_data_wait(project):
             "data wait 75.0 % is above the 20.0 % asked by the perf marker (off by 275 %)",
             "  where the step's time went: data wait 75.0 %, other 25.0 %",
             "  likely cause: data-bound: the loader (data wait 75.0 %; on one resident batch a step takes*",
-            "  Try num_workers=2 (now 0), or data that is prepared beforehand; see docs/*#data-bound",
+            "  Try num_workers=2 (now 0), or data that is prepared beforehand; more: *explain data-bound",
         ]
     )
 
@@ -94,3 +94,47 @@ def test_nothing_is_printed_to_a_pipe_while_measuring(project):
     ran = project.pytester.runpytest_subprocess("--perf")
     assert "\x1b" not in ran.stdout.str()
     assert "warm-up" not in ran.stdout.str()
+
+
+TOO_SLOW = 'perf(lambda: DEVICE.spend(1), max_step_time="1 ms")'
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        f"@pytest.fixture\ndef perf(perf):\n    return perf\ndef test_it(perf):\n    {TOO_SLOW}",
+        f"def test_it(request):\n    perf = request.getfixturevalue('perf')\n    {TOO_SLOW}",
+        f"@pytest.fixture\ndef timed(perf):\n    return perf\n"
+        f"def test_it(timed):\n    perf = timed\n    {TOO_SLOW}",
+    ],
+    ids=["extended", "asked for while it runs", "behind another"],
+)
+def test_whatever_way_the_fixture_comes_its_limits_hold(project, test):
+    """What was measured is judged."""
+    project.pytester.makepyfile(f"import pytest\nfrom conftest import DEVICE\n{test}")
+    ran = project.run("--perf")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["step time 1 s is above the 1 ms asked by the perf call*"])
+    ran.stdout.fnmatch_lines(["* 1 s *failed"])
+
+
+def test_a_fixture_of_the_same_name_that_is_not_ours_is_left_alone(project):
+    """Its tests run with and without the flag."""
+    project.pytester.makepyfile(
+        "import pytest\n@pytest.fixture\ndef perf():\n    return 3\ndef test_it(perf):\n    assert 3 == perf"
+    )
+    project.run().assert_outcomes(passed=1)
+
+
+def test_a_limit_that_a_call_cannot_carry_fails(project):
+    """Never a pass: a step has no data wait, a comparison no data wait either."""
+    project.test(
+        "perf(lambda: spend(1), max_data_wait='1 %', min_speedup=2, name='a')\n"
+        "perf.compare(without=lambda: spend(1), with_=lambda: spend(1), max_data_wait='1 %', name='b')"
+    )
+    ran = project.run("--perf")
+    ran.assert_outcomes(failed=1)
+    asked = "was not measured, but the perf call asks for at most 1.0 %: only perf.loop measures it"
+    ran.stdout.fnmatch_lines(
+        ["a: speed-up was not*only perf.compare measures it", f"a: data wait {asked}", f"b: *{asked}"]
+    )

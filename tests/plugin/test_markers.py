@@ -12,6 +12,8 @@ def test_mistakes_are_refused_before_anything_runs_with_or_without_the_flag(proj
         def test_1(perf): pass
         @pytest.mark.perf(85)
         def test_2(perf): pass
+        @pytest.mark.perf(max_step_time="2 parsec")
+        def test_4(perf): pass
         def test_3(): raise SystemError("it ran")
         """
     )
@@ -23,6 +25,7 @@ def test_mistakes_are_refused_before_anything_runs_with_or_without_the_flag(proj
                 "*wrong markers:",
                 "*test_1: unknown argument 'min_utilisation' (did you mean 'min_utilization'?)*Known: min_*",
                 "*test_2: perf takes named arguments only, got 85; known: min_samples_per_s*",
+                "*test_4: max_step_time: '2 parsec' is not a duration; write *or a number of seconds",
             ]
         )
         ran.stdout.no_fnmatch_line("*SystemError*")
@@ -35,6 +38,18 @@ def test_multi_gpu_takes_a_number(project, value):
     ran = project.run("--perf")
     assert 4 == ran.ret
     ran.stderr.fnmatch_lines(["*multi_gpu takes a whole number of devices*"])
+
+
+@pytest.mark.parametrize("arguments", ["count=4", "2, 4", "2, n=4, m=1"])
+def test_multi_gpu_takes_nothing_else(project, arguments):
+    """A name that is not known must not be measured on two."""
+    marked = f"@pytest.mark.multi_gpu({arguments})\ndef test_1(perf): pass"
+    project.pytester.makepyfile(f"import pytest\n{marked}")
+    ran = project.run("--perf")
+    assert 4 == ran.ret
+    ran.stderr.fnmatch_lines(
+        ["*multi_gpu takes the number of devices and nothing else, such as multi_gpu(4)"]
+    )
 
 
 def test_limits_may_also_be_given_at_the_call(project):

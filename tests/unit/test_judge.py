@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.judge import judge, judge_unmeasured
+from perfsuite.judge import judge, judge_misplaced, judge_unmeasured
 from perfsuite.metrics import METRICS
 from perfsuite.records import Limit, Outcome, Reading
 
@@ -82,6 +82,22 @@ def test_a_limit_no_reading_can_carry_fails():
     (verdict,) = judge_unmeasured([READING], [limit])
     assert Outcome.UNMEASURED is verdict.outcome
     assert "perf.loop" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("metric", "kind", "able"),
+    [
+        ("data_wait", "step", "perf.loop"),
+        ("speedup", "loop", "perf.compare"),
+        ("scaling_efficiency", "step", "perf.scaling"),
+    ],
+)
+def test_a_limit_of_a_call_that_cannot_carry_it_fails(metric, kind, able):
+    """It was asked of this very call: another one of the test is no excuse."""
+    limit = Limit(METRICS[metric], 0.05, "the perf call")
+    (verdict,) = judge_misplaced(replace(READING, kind=kind), [limit, Limit(METRICS["step_time"], 1, "x")])
+    assert (Outcome.UNMEASURED, READING.name) == (verdict.outcome, verdict.reading)
+    assert f"only {able} measures it" == verdict.reason
 
 
 def test_a_limit_one_of_two_readings_carries_is_judged_there():

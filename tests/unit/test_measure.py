@@ -131,6 +131,49 @@ def test_a_batch_of_unknown_size_is_refused():
         measure_loop([object()], lambda batch: None, device, BRIEF, samples=None)
 
 
+class Number:
+    """A count as an array library gives it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __int__(self):
+        return int(self.value)
+
+    def __eq__(self, other):
+        return self.value == other
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("counted", [8, 8.0, Number(8), Number(8.0)])
+def test_samples_may_be_counted_by_a_function(counted):
+    """In whatever kind of number; the reading has a plain one."""
+    device = ScriptedDevice()
+    reading = measure_loop(
+        Loader(device, 0.0), lambda batch: device.spend(1.0), device, BRIEF, samples=lambda _: counted
+    )
+    assert int is type(reading.samples)
+    assert 8.0 == reading.samples_per_s
+
+
+@pytest.mark.parametrize("counted", [0.5, -1, "8", None, float("nan"), Number(2.5)])
+def test_a_function_that_counts_no_samples_is_refused(counted):
+    """With what it returned."""
+    device = ScriptedDevice()
+    with pytest.raises(UnusableStep, match="must return a whole number of samples, got"):
+        measure_loop(
+            Loader(device, 0.0), lambda batch: device.spend(1.0), device, BRIEF, samples=lambda _: counted
+        )
+
+
+def test_a_loop_without_a_single_sample_is_refused():
+    """A rate of nothing is no rate."""
+    device = ScriptedDevice()
+    with pytest.raises(UnusableStep, match="counted no sample in"):
+        measure_loop(Loader(device, 0.0), lambda batch: device.spend(1.0), device, BRIEF, samples=lambda _: 0)
+
+
 def test_garbage_collection_is_quiet_while_measuring_and_back_after_an_error():
     """The collector is off inside, on after, whatever happens."""
     device = ScriptedDevice()

@@ -8,7 +8,7 @@ import pytest
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.errors import UnusableStep
 from perfsuite.measure import Plan
-from perfsuite.pairs import measure_pair
+from perfsuite.pairs import _alone_seconds, measure_pair
 
 PLAN = Plan(min_seconds=0.0, max_seconds=10.0)
 
@@ -103,6 +103,17 @@ def test_the_host_waits_around_every_step_of_a_pair():
     )
     paired = device.events[: device.events.index("stop")][-6:]
     assert ["wait", paired[1], "wait", "wait", paired[4], "wait"] == paired[:6]
+
+
+@pytest.mark.parametrize(
+    ("is_accelerator", "asked", "alone"),
+    [(False, 5.0, 0.5), (True, 1.0, 2.5), (True, 5.0, 2.5), (True, 20.0, 20.0)],
+)
+def test_an_arm_runs_alone_as_long_as_its_utilization_takes(is_accelerator, asked, alone):
+    """A driver renews it every sixth of a second, or every second: who asks for longer gets it."""
+    device = ScriptedDevice()
+    device.is_accelerator, device.min_seconds = is_accelerator, 5.0
+    assert alone == pytest.approx(_alone_seconds(device, Plan(asked, 30.0)))
 
 
 def test_pairs_are_watched():
