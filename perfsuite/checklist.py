@@ -10,13 +10,14 @@ from perfsuite.units import Unit, show
 
 # The names under which trainings keep these settings; the first that is found counts.
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "precision": ("precision", "amp", "use_amp", "bf16", "fp16"),
+    "precision": ("precision",),
     "num_workers": ("num_workers", "dataloader_num_workers"),
     "batch_size": ("batch_size", "train_batch_size", "per_device_train_batch_size"),
     "pin_memory": ("pin_memory", "dataloader_pin_memory"),
     "cached": ("cached", "cache", "storage"),
     "resident": ("resident",),
 }
+_MIXED_FLAGS = ("amp", "use_amp", "bf16", "fp16")  # any of them
 _IN_MEMORY = ("shared", "memmap", "memory", "ram", True)
 _ABSENT = "not said"
 
@@ -57,9 +58,9 @@ class Checklist:
     def before(self) -> tuple[Item, ...]:
         """Return the items that need no run: precision, workers, batch, pinning, caching, a GPU."""
         is_resident = bool(self._setting("resident"))
-        precision, batch = self._setting("precision"), self._setting("batch_size")
+        precision, batch = self._precision(), self._setting("batch_size")
         storage = self._setting("cached")
-        is_mixed = precision is True or (isinstance(precision, str) and "16" in precision)
+        is_mixed = precision is True or "16" in str(precision)
         kind = self._device.partition(":")[0]
         return (
             Item("mixed precision", _shown(precision), "16-mixed or bf16-mixed", is_mixed,
@@ -79,6 +80,12 @@ class Checklist:
                  "run it on a GPU, or count on a modelled one: --perf-device=model:a10"),
         )  # fmt: skip
 
+    def _precision(self) -> object:
+        """Return the precision by name, or whether any of the usual flags is on."""
+        named = self._setting("precision")
+        flags = [found for name in _MIXED_FLAGS if (found := _find(self._config, name)) is not None]
+        return named if named is not None or not flags else any(map(bool, flags))
+
     def _workers(self, is_resident: bool) -> Item:
         low, high = self._wanted.workers
         found, name, asked = self._setting("num_workers"), "loader workers", f"{low} to {high}, or auto"
@@ -97,13 +104,14 @@ class Checklist:
         speed = reading.samples_per_s
         epoch = epoch_samples / speed if epoch_samples is not None and speed else None
         too_much = next((note for note in reading.notes if note.startswith("more than the ")), "")
+        is_host = reading.device == "cpu"
+        filled = "nothing of a host" if is_host else f"{show(wanted.memory_bytes, Unit.BYTES)} or more"
         return (
             Item("utilization", show(used, Unit.FRACTION) + how, show(wanted.utilization, Unit.FRACTION),
                  used is not None and used >= wanted.utilization,
                  "see data wait and launches: a larger batch, fewer launches, faster loading"),
-            Item("peak memory", show(memory, Unit.BYTES) + how,
-                 f"{show(wanted.memory_bytes, Unit.BYTES)} or more",
-                 memory is not None and memory >= wanted.memory_bytes,
+            Item("peak memory", show(memory, Unit.BYTES) + how, filled,
+                 is_host or (memory is not None and memory >= wanted.memory_bytes),
                  "room for a larger batch; a small model cannot fill a card and need not"),
             Item("epoch", show(epoch, Unit.SECONDS) + how,
                  f"at most {show(wanted.epoch_seconds, Unit.SECONDS)}",
@@ -126,8 +134,11 @@ class Checklist:
         return None
 
 
-def _find(config: Any, key: str) -> object:
+def _find(config: Any, key: str, seen: frozenset[int] = frozenset()) -> object:
     """Return a setting by name from mappings, records and objects inside each other, None where it is not."""
+    if id(config) in seen:
+        return None  # objects may hold each other
+    seen |= {id(config)}
     if is_dataclass(config) and not isinstance(config, type):
         entries: dict[Any, Any] = {item.name: getattr(config, item.name) for item in fields(config)}
     elif isinstance(config, Mapping):
@@ -138,7 +149,7 @@ def _find(config: Any, key: str) -> object:
         value: object = entries[key]
         return value
     inner: Sequence[Any] = [v for v in entries.values() if not isinstance(v, str | int | float | bool)]
-    return next((found for part in inner if (found := _find(part, key)) is not None), None)
+    return next((found for part in inner if (found := _find(part, key, seen)) is not None), None)
 
 
 def _shown(value: object) -> str:

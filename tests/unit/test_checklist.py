@@ -1,6 +1,6 @@
 """The checklist finds settings wherever a training keeps them, and misses what is missed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
@@ -38,6 +38,11 @@ def reading(**figures):
         ({}, None),
         ({"precision": "32-true"}, "mixed precision"),
         ({"precision": None}, "mixed precision"),
+        ({"precision": 16}, None),
+        ({"precision": 32}, "mixed precision"),
+        ({"precision": None, "bf16": False, "fp16": True}, None),
+        ({"precision": None, "bf16": False, "fp16": False}, "mixed precision"),
+        ({"precision": None, "use_amp": True}, None),
         ({"num_workers": 3}, "loader workers"),
         ({"num_workers": 4}, None),
         ({"num_workers": 12}, None),
@@ -54,6 +59,24 @@ def reading(**figures):
 def test_every_item_is_missed_at_its_bound_and_alone(change, item):
     """One setting beyond its bound misses one item; data on the device needs neither workers nor pinning."""
     assert ([item] if item else []) == missed(before(change))
+
+
+def test_objects_that_hold_each_other_end_the_search():
+    """A trainer knows its model, and the model its trainer."""
+    trainer, model = SimpleNamespace(precision="bf16-mixed"), SimpleNamespace()
+    trainer.model, model.trainer = model, trainer
+    assert "batch size" in missed(Checklist(trainer, "cuda").before())
+
+
+def test_a_host_need_not_be_full():
+    """Of a host's memory the figure is shown, and nothing asked; of a card's the same is too little."""
+    little = reading(peak_memory_bytes=1e9)
+    (of_card,) = [item for item in Checklist(GOOD, "cuda").during(little) if item.name == "peak memory"]
+    assert not of_card.is_met
+    on_host = Checklist(GOOD, "cpu").during(replace(little, device="cpu"))
+    (of_host,) = [item for item in on_host if item.name == "peak memory"]
+    assert of_host.is_met
+    assert of_card.found == of_host.found
 
 
 def test_without_a_gpu_the_item_says_what_to_do():
