@@ -51,8 +51,9 @@ def test_one_gather_beats_a_dict_of_detectors(case):
 def test_automatic_workers_keep_a_slow_disk_from_starving_the_step(case):
     """Chosen by measurement, workers hide a loader as slow as the step; forty of them are refused."""
     trained = training(case.device, Size())
-    windows = slowed(prepared(detectors=24).train, seconds=0.020)
-    chosen = loader(windows, batch_size=4, num_workers=case.optimized("auto", 0), step_seconds=0.020)
+    seconds = trained.step_seconds()
+    windows = slowed(prepared(detectors=24).train, seconds=seconds)
+    chosen = loader(windows, batch_size=4, num_workers=case.optimized("auto", 0), step_seconds=seconds)
     case.loops(without=loader(windows, batch_size=4, num_workers=0), with_=chosen, step=trained.on)
     case.tell(f"chose {chosen.num_workers}")
     with pytest.raises(InputError, match=r"num_workers is 40, but more than .* only compete"):
@@ -93,7 +94,9 @@ def _behind(cost: float, chosen: int, share: float, least: float) -> str:
 def test_prefetching_bridges_a_loader_that_stalls_now_and_then(case):
     """Eight batches ahead hide every eighth batch's stall, one does not; host memory is the formula's."""
     trained = training(case.device, Size())
-    windows = slowed(prepared(detectors=24).train, burst_seconds=0.100, batch_size=4)
+    # Six steps in every eight: more than one batch bridges, less than eight do, on any machine at any load.
+    stall = 6 * trained.step_seconds()
+    windows = slowed(prepared(detectors=24).train, burst_seconds=stall, batch_size=4)
     ahead = loader(windows, batch_size=4, num_workers=1, prefetch_factor=case.optimized(8, 1))
     short = loader(windows, batch_size=4, num_workers=1, prefetch_factor=1)
     case.loops(without=short, with_=ahead, step=trained.on)
