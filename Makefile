@@ -5,8 +5,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+JOBS ?= 2
 
-.PHONY: help perf model claims sabotage test lint bench document-002 bench-verdicts install clean
+.PHONY: help perf model claims sabotage loaded test lint bench document-002 bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -24,8 +25,11 @@ claims: $(INSTALLED)  ## run the five documents before and after, and write docs
 sabotage: $(INSTALLED)  ## switch every optimization off inside its contract: all of them must fail (minutes)
 	PERFSUITE_SABOTAGE=1 $(RUN) pytest tests/suite/test_sabotage.py $(ARGS)
 
-test: $(INSTALLED)  ## run all tests
-	$(RUN) pytest $(ARGS)
+loaded: $(INSTALLED)  ## three rounds of contracts, as they are and sabotaged, beside a burning core (25 minutes)
+	$(RUN) benchmarks.loaded $(ARGS)
+
+test: $(INSTALLED)  ## run all tests, in two processes (JOBS=0: in one, JOBS=8: in eight)
+	$(RUN) pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 lint: $(INSTALLED)  ## ruff, and mypy --strict on perfsuite
 	$(RUN) ruff check .

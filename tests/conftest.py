@@ -1,5 +1,6 @@
 """What several folders of tests share: the stand-in for NVIDIA's library, and the suite's options."""
 
+import os
 import signal
 
 import pytest
@@ -23,6 +24,15 @@ def pytest_configure(config):
         import torch
 
         torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _children_know_nothing_of_our_workers():
+    """Let a pytest that a test starts be a run of its own, also where the tests share several processes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+            patch.delenv(name)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -76,7 +76,8 @@ def test_a_held_device_is_refused_with_its_holders_name(environment, other_run):
 
 def test_the_lock_of_a_killed_process_is_free(environment, other_run):
     """Also while a process that it forked lives on."""
-    then = "import os; os.fork() or (os.read(0, 1), os._exit(0))"
+    forked = "os.write(there, b'x'), os.read(0, 1), os._exit(0)"
+    then = f"import os; here, there = os.pipe(); os.fork() or ({forked}); os.read(here, 1)"
     child = other_run("cpu", then=then)
     child.send_signal(signal.SIGKILL)
     child.wait()
