@@ -104,7 +104,8 @@ class Case:
         """Hold the row's ratios against two readings, without the optimization and with it."""
         reading = replace(after, without=before)
         less, more, most = (self.limits.get(key, {}) for key in ("less", "more", "most"))
-        self._tell(reading, {**less, **more, **most})
+        asked = {**less, **more, **most}
+        self._tell(reading, [*asked, *(name for name in self._changed(reading) if name not in asked)])
         misses = [self._miss(reading, metric, least, "less") for metric, least in less.items()]
         misses += [self._miss(reading, metric, least, "more") for metric, least in more.items()]
         misses += [self._too_many(reading, metric, bound) for metric, bound in most.items()]
@@ -138,6 +139,12 @@ class Case:
 
     def _counted_limits(self) -> list[str]:
         return [n for n in METRICS if METRICS[n].limit_name in self.limits and METRICS[n].is_count]
+
+    def _changed(self, reading: Reading) -> list[str]:
+        """Return the counts with a limit in which the arms differ: what the optimization is for."""
+        assert reading.without is not None
+        before = reading.without
+        return [name for name in self._counted_limits() if figure(before, name) != figure(reading, name)]
 
     def _miss(self, reading: Reading, metric: str, least: float, way: str) -> str:
         """Say by how much a ratio between the arms misses the table's, "" where it holds."""
