@@ -8,14 +8,12 @@ import pytest
 
 from perfsuite import baselines, history, outputs
 from perfsuite.environment import Environment
-from perfsuite.fresh import without_workers
+from perfsuite.fresh import Command, without_workers
 from perfsuite.judge import is_suspicion
 from perfsuite.records import Result
 from perfsuite.report import machine, terminal
 from perfsuite.saving import Saving
 from perfsuite.settings import Options
-
-_NOT_REPEATED = ("--perf", "--save-baseline", "--perf-strict")
 
 
 @dataclass
@@ -50,7 +48,8 @@ class Ledger:
     def save_command(self) -> str:
         """Return the command that stores this run's readings."""
         given = without_workers([str(argument) for argument in self.config.invocation_params.args])
-        return shlex.join(["pytest", "--save-baseline", *(a for a in given if a not in _NOT_REPEATED)])
+        kept = Command.from_given(given, self.config.invocation_params.dir).arguments
+        return shlex.join(["pytest", "--save-baseline", *kept])
 
 
 class Ending:

@@ -53,6 +53,13 @@ def test_a_passing_threshold_passes_and_the_table_shows_the_figures(project):
     )
 
 
+def test_the_command_that_stores_selects_the_same_and_writes_nothing_else(project):
+    """What writes files or stops early is left out; what selects and configures stays."""
+    project.test("perf(lambda: spend(1))")
+    ran = project.run("--perf", "--perf-html=page.html", "--perf-json", "out.json", "-x", "-k", "test_it")
+    ran.stdout.fnmatch_lines(["*; store one with: pytest --save-baseline -k test_it"])
+
+
 def test_a_missed_threshold_fails_the_test_with_one_clear_line(project):
     """The message stands alone in the short summary, without a traceback."""
     project.test(STEP, marker='min_samples_per_s=2000, min_utilization="85 %"')
