@@ -1,6 +1,7 @@
 """Commands beside pytest: what a machine can measure and promise, what causes mean, what a history tells."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -151,10 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_arguments(chosen.add_parser(name, help=command.help))
     parsed = parser.parse_args(arguments)
     try:
-        print(COMMANDS[parsed.command].run(parsed))
+        print(COMMANDS[parsed.command].run(parsed), flush=True)
     except PerfsuiteError as error:
         print(f"perfsuite: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # `| head` has seen enough; Python would complain once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 

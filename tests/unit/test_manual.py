@@ -1,6 +1,8 @@
 """`python -m perfsuite explain`: every cause a failure can name has its section, wherever it is installed."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -46,3 +48,12 @@ def test_a_wheel_carries_the_documents():
     carried = build["targets"]["wheel"]["force-include"]
     for name in {"diagnosis.md", *(name for name, _ in manual._ELSEWHERE.values())}:
         assert f"perfsuite/documents/{name}" == carried[f"docs/{name}"]
+
+
+def test_a_reader_who_has_seen_enough_is_no_error():
+    """`python -m perfsuite explain data-bound | head -1`."""
+    command = [sys.executable, "-m", "perfsuite", "schema", "baseline"]  # more than a pipe holds back
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as ran:
+        ran.stdout.close()
+        assert b"" == ran.stderr.read()
+    assert 0 == ran.returncode
