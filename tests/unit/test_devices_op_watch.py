@@ -1,7 +1,6 @@
 """Operators of a CPU's step: counted, named by their line, and the optimizer's left to it."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +10,7 @@ from perfsuite.devices import op_watch
 from perfsuite.devices.op_watch import OpWatch, lines_of, look_into
 from perfsuite.devices.optimizer_marks import around_optimizers
 from tests.unit.engine_thread import in_engine_thread
+from tests.unit.scripted_clock import Clock
 
 HERE = Path(__file__).parent
 
@@ -126,8 +126,7 @@ def test_memory_fetched_from_the_system_in_every_step_is_the_allocators():
 
 def test_turns_of_other_processes_are_no_time_of_the_step(monkeypatch, tmp_path):
     """What the system counts as waiting for a core is left out, of the optimizer's time its part."""
-    schedstat, clock = tmp_path / "schedstat", SimpleNamespace(now=0.0)
-    clock.perf_counter = clock.thread_time = lambda: clock.now
+    schedstat, clock = tmp_path / "schedstat", Clock()
     schedstat.write_text("0 0 1\n")
     monkeypatch.setattr(usage, "_SCHEDSTAT", schedstat)
     monkeypatch.setattr(usage, "time", clock)
@@ -135,13 +134,13 @@ def test_turns_of_other_processes_are_no_time_of_the_step(monkeypatch, tmp_path)
 
     class Slow(torch.optim.SGD):
         def step(self, closure=None):
-            clock.now += 4.0
+            clock.wall += 4.0
 
     optimizer = Slow([torch.ones(1, requires_grad=True)])
 
     def step():
         optimizer.step()
-        clock.now += 4.0
+        clock.wall += 4.0
         schedstat.write_text("0 6000000000 1\n")
 
     bare = op_watch.bare_step(step, steps=1)

@@ -8,19 +8,7 @@ from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.feed import Feed
 from perfsuite.loader_watch import LoaderWatch, again, sample_clues
 from perfsuite.measure import Plan, measure_loop
-
-
-class Clock:
-    """Wall and CPU time that pass only as told."""
-
-    def __init__(self):
-        self.wall = self.cpu = self.queued = 0.0
-
-    def perf_counter(self):
-        return self.wall
-
-    def thread_time(self):
-        return self.cpu
+from tests.unit.scripted_clock import Clock
 
 
 @pytest.fixture

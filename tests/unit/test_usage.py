@@ -3,6 +3,7 @@
 import pytest
 
 from perfsuite import modelled, usage
+from tests.unit.scripted_clock import Clock
 
 
 @pytest.fixture
@@ -12,18 +13,6 @@ def schedstat(monkeypatch, tmp_path):
     path.write_text("41434011 2500000000 54\n")
     monkeypatch.setattr(usage, "_SCHEDSTAT", path)
     return path
-
-
-class Clock:
-    """Time that passes as told."""
-
-    wall = cpu = 0.0
-
-    def perf_counter(self):
-        return self.wall
-
-    def thread_time(self):
-        return self.cpu
 
 
 @pytest.fixture
