@@ -118,16 +118,8 @@ def test_whatever_way_the_fixture_comes_its_limits_hold(project, test):
     ran.stdout.fnmatch_lines(["* 1 s *failed"])
 
 
-def test_a_fixture_of_the_same_name_that_is_not_ours_is_left_alone(project):
-    """Its tests run with and without the flag."""
-    project.pytester.makepyfile(
-        "import pytest\n@pytest.fixture\ndef perf():\n    return 3\ndef test_it(perf):\n    assert 3 == perf"
-    )
-    project.run().assert_outcomes(passed=1)
-
-
 def test_a_limit_that_a_call_cannot_carry_fails(project):
-    """Never a pass: a step has no data wait, a comparison no data wait either."""
+    """Never a pass: neither a step nor a comparison has a data wait."""
     project.test(
         "perf(lambda: spend(1), max_data_wait='1 %', min_speedup=2, name='a')\n"
         "perf.compare(without=lambda: spend(1), with_=lambda: spend(1), max_data_wait='1 %', name='b')"

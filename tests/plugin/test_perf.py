@@ -31,11 +31,12 @@ def test_a_fixture_asked_for_at_run_time_is_skipped_as_well(project):
 
 
 def test_a_projects_own_perf_fixture_is_left_alone(project):
-    """Whoever has a perf fixture already does not lose tests by installing perfsuite."""
+    """Whoever has a perf fixture already loses no test by installing perfsuite, with the flag or without."""
     project.test("assert perf == 3")
     with (project.path / "conftest.py").open("a") as file:
         file.write("\nimport pytest\n@pytest.fixture\ndef perf():\n    return 3\n")
     project.run().assert_outcomes(passed=1)
+    project.run("--perf").assert_outcomes(passed=1)
 
 
 def test_a_passing_threshold_passes_and_the_table_shows_the_figures(project):

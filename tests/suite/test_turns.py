@@ -1,4 +1,4 @@
-"""Loops of a contract are measured in turns, and the middle turn is judged."""
+"""Loops of a contract are measured in turns, the middle turn is judged, and what differs is told."""
 
 from types import SimpleNamespace
 
@@ -46,3 +46,18 @@ def test_a_loop_that_never_waits_is_the_best_one():
     made = case(0.4, 0.0, 0.4, 0.4, 0.4, 0.2)
     made.loops(without="slow", with_="fast", step=print)
     assert ["data wait 40.0 % → 20.0 %"] == made.figures
+
+
+def counted(number, syncs, kernels):
+    return Reading(
+        number, "step", "model:a10", 1, 1, 1, 1.0, (1.0,), counts={"syncs": syncs, "kernels": kernels}
+    )
+
+
+def test_counts_with_a_limit_are_told_where_the_arms_differ():
+    """That is what the optimization is for; what neither arm has is not worth a word."""
+    limits = Row("test_x", "model:a10", {"max_syncs": 0, "max_kernels": 9})
+    perf = SimpleNamespace(device="cpu", device_name="model:a10")
+    made = Case("O18", perf, limits, is_sabotaged=False)
+    made.ratios(counted("without", syncs=1.0, kernels=7.0), counted("with", syncs=0.0, kernels=7.0))
+    assert ["host syncs 1 → 0"] == made.figures

@@ -1,9 +1,12 @@
 """Operators of a CPU's step: counted, named by their line, and the optimizer's left to it."""
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfsuite import usage
 from perfsuite.devices import op_watch
@@ -124,27 +127,66 @@ def test_memory_fetched_from_the_system_in_every_step_is_the_allocators():
     assert look_into(lambda: kept.fill_(1.0), 0.01, HERE).shares["allocator"] < shares["allocator"] / 4
 
 
-def test_turns_of_other_processes_are_no_time_of_the_step(monkeypatch, tmp_path):
-    """What the system counts as waiting for a core is left out, of the optimizer's time its part."""
-    schedstat, clock = tmp_path / "schedstat", Clock()
-    schedstat.write_text("0 0 1\n")
-    monkeypatch.setattr(usage, "_SCHEDSTAT", schedstat)
+@pytest.fixture
+def crowded(monkeypatch, tmp_path):
+    """A clock that passes as told, and on which others have the cores for three quarters of the time."""
+    clock = Clock()
     monkeypatch.setattr(usage, "time", clock)
+    monkeypatch.setattr(usage, "queued_seconds", lambda: 0.75 * clock.wall)
     monkeypatch.setattr(op_watch, "time", clock)
+    return clock
+
+
+def test_turns_of_other_processes_are_no_time_of_the_step(crowded):
+    """What the system counts as waiting for a core is left out, of the optimizer's time its part."""
 
     class Slow(torch.optim.SGD):
         def step(self, closure=None):
-            clock.wall += 4.0
+            crowded.wall += 4.0
 
     optimizer = Slow([torch.ones(1, requires_grad=True)])
 
     def step():
         optimizer.step()
-        clock.wall += 4.0
-        schedstat.write_text("0 6000000000 1\n")
+        crowded.wall += 4.0
 
     bare = op_watch.bare_step(step, steps=1)
     assert (2.0, 1.0) == (bare.seconds, bare.optimizer)
+
+
+class SlowProducts(TorchDispatchMode):
+    """Every product takes four seconds of the clock."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self._clock = clock
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.mul.Tensor:
+            self._clock.wall += 4.0
+        return func(*args, **(kwargs or {}))
+
+
+def test_turns_of_other_processes_are_no_time_of_the_operators(crowded):
+    """Or half a step of Python would look like a step of nothing but operators."""
+    ones = torch.ones(1)
+
+    def step():
+        ones * ones
+        crowded.wall += 4.0
+
+    with SlowProducts(crowded):
+        shares = look_into(step, 0.01, HERE).shares
+    assert (0.5, 0.5) == (shares["kernels"], shares["other"])
+
+
+def test_turns_of_other_processes_are_no_cost_of_a_page(monkeypatch):
+    """Touched in one second and given back in another, of which three quarters were others'."""
+    wall, queued = itertools.cycle([0.0, 1.0]), itertools.cycle([0.0, 0.75])
+    clock = SimpleNamespace(perf_counter=lambda: next(wall), thread_time=lambda: 0.0)
+    monkeypatch.setattr(usage, "time", clock)
+    monkeypatch.setattr(usage, "queued_seconds", lambda: next(queued))
+    assert (0.25 / 1024, 0.25 / 1024) == op_watch.page_costs()
 
 
 def test_a_compiled_step_is_looked_at_as_written():

@@ -145,7 +145,7 @@ def process_group(world: World, device: torch.device, timeout: float = 600.0) ->
     try:
         yield world
         dist.barrier()  # nobody takes its end of the connection down while another still talks
-    except Exception:
+    except Exception:  # whatever it is, it is raised again
         if store is not None:
             _let_the_first_failure_speak(store)
         raise
