@@ -98,6 +98,25 @@ def test_the_same_code_and_faster_code_pass(repository):
     ran.stdout.fnmatch_lines(["test_it.py::test_it*-20.0 %*ok"])
 
 
+def test_a_markers_device_holds_on_both_sides(repository):
+    """The session's device is told to both as an ini file would: a test's own marker wins over it."""
+    other = 'OTHER = ScriptedDevice(name="other")\n'
+    choice = "{'scripted': DEVICE, 'other': OTHER}.get(name)"
+    made = CONFTEST.replace("def pytest", f"{other}def pytest").replace(
+        'DEVICE if name == "scripted" else None', choice
+    )
+    repository.write("conftest.py", made)
+    body = "assert 'other' == perf.device_name\n    perf(lambda: OTHER.spend(SECONDS), samples_per_step=10)"
+    text = TEST.replace("import DEVICE", "import OTHER").partition("    perf(")[0] + f"    {body}\n"
+    repository.write(
+        "test_it.py", text.replace("def test_it", "@pytest.mark.perf(device='other')\ndef test_it")
+    )
+    repository.commit()
+    ran = repository.run()
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(["test_it.py::test_it*10 ms*10 ms*ok"])
+
+
 def test_what_cannot_be_compared_is_told_and_under_strict_fails(repository):
     """A new test, and one that only the ref has."""
     repository.write("test_it.py", TEST.replace("test_it", "test_renamed"))

@@ -110,8 +110,9 @@ TOO_SLOW = 'perf(lambda: DEVICE.spend(1), max_step_time="1 ms")'
     ids=["extended", "asked for while it runs", "behind another"],
 )
 def test_whatever_way_the_fixture_comes_its_limits_hold(project, test):
-    """What was measured is judged."""
+    """What was measured is judged; without the flag the test is skipped."""
     project.pytester.makepyfile(f"import pytest\nfrom conftest import DEVICE\n{test}")
+    project.run().assert_outcomes(skipped=1)
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(["step time 1 s is above the 1 ms asked by the perf call*"])

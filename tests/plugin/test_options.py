@@ -31,6 +31,31 @@ def test_baselines_can_lie_elsewhere(project):
     assert not (project.path / "baselines").exists()
 
 
+def test_files_lie_where_who_named_them_stood(project, monkeypatch):
+    """One named in the ini file in the project's root, one typed in a subfolder there."""
+    project.test(STEP.format(seconds=0.01))
+    ini(project, "perf_json = out.json")
+    folder = project.path / "below"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    project.run("--perf", "--perf-history=typed.jsonl", "..").assert_outcomes(passed=1)
+    assert (folder / "typed.jsonl").exists()
+    assert not (folder / "out.json").exists()
+    assert (project.path / "out.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "least"), [("--perf-sessions", 1), ("--perf-confirm", 0)], ids=["sessions", "confirm"]
+)
+@pytest.mark.parametrize("count", ["101", "-1", "9" * 30, "2.5", "many"])
+def test_a_number_of_sessions_that_no_file_holds_is_refused(project, option, least, count):
+    """A hundred is the most a baseline keeps."""
+    project.test(STEP.format(seconds=0.01))
+    ran = project.run("--perf", f"{option}={count}")
+    assert 4 == ran.ret
+    ran.stderr.fnmatch_lines([f"*{option}: '{count}' is no whole number, {least} to 100; say {option}=5"])
+
+
 def test_a_folder_that_cannot_be_written_is_an_error_before_measuring(project):
     """No GPU second is spent on a run that could not be stored."""
     (project.path / "taken").write_text("a file")

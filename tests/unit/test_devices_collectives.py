@@ -91,3 +91,11 @@ def test_what_reaches_beyond_a_stretch_counts_inside_of_it():
 def test_short_steps_are_looked_at_more_often(step_seconds, steps):
     """Three of a millisecond are a matter of luck."""
     assert steps == steps_of(step_seconds)
+
+
+def test_of_several_profiled_steps_the_middle_one_counts():
+    """Another process's turn in one of them is no time in collectives."""
+    ranges = [RANGE._replace(start=float(i), end=i + 1.0) for i in range(3)]
+    lengths = (0.9, 0.2, 0.1)
+    collectives = [host("gloo:all_reduce", float(i), i + length) for i, length in enumerate(lengths)]
+    assert pytest.approx(0.2) == split([*ranges, *collectives], 1.0).figures["collective_seconds"]

@@ -14,6 +14,7 @@ from perfsuite.judge import judge, judge_unmeasured
 from perfsuite.metrics import METRICS
 from perfsuite.records import Expectation, Limit, Match, Outcome, Reading, Result, Verdict
 from perfsuite.report import machine, terminal
+from perfsuite.report.explanation import explanations
 from perfsuite.report.messages import failure_text, properties
 
 READING = Reading(
@@ -288,6 +289,7 @@ def test_lines_stand_under_the_figure_they_make_up():
     ("missed", "before", "told"),
     [
         ("syncs", {"launch_gaps": 0.678}, "likely cause: host syncs"),
+        ("syncs", {"launch_gaps": 0.60, "sync_waits": 0.03}, "likely cause: host syncs"),
         ("kernels", {"launch_gaps": 0.20, "kernels": 0.8}, "likely cause: launch-bound"),
         ("peak_memory", {"launch_gaps": 0.68, "sync_waits": 0.03}, "as before the change: launch-bound"),
         ("peak_memory", {"launch_gaps": 0.68, "sync_waits": 0.0}, "likely cause: host syncs"),
@@ -299,3 +301,12 @@ def test_the_cause_is_that_of_what_was_missed(missed, before, told):
     failing = result(limit(missed, 0.5, reference=0.5), reading=COUNTED, before={"step": {"shares": before}})
     (line,) = [line for line in failure_text(failing).splitlines() if line.startswith(f"  {told}")]
     assert "88 kernels a step outside the optimizer" in line or "syncs" in line
+
+
+def test_explanations_repeat_no_failure():
+    """What missed a limit was explained with it; what broke otherwise was not."""
+    kept, missed = result(limit("syncs", 1.0), reading=COUNTED), result(limit("syncs", 0.0), reading=COUNTED)
+    raised = replace(missed, error="ValueError()")
+    assert [kept.test] == [name for name, _ in explanations([kept])]
+    assert [] == explanations([missed])
+    assert [raised.test] == [name for name, _ in explanations([raised])]
