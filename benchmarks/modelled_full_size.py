@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.trainings import Size, social_xlstm
-from perfsuite.devices.model import open_model
-from perfsuite.modelled import model_step
+from perfsuite.devices.model.device import open_model
+from perfsuite.devices.model.measurer import model_step
 from perfsuite.records import Reading
 
 VARIANTS = {"per_vd": "one encoder per detector, in a loop", "shared": "one shared encoder"}

@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfsuite.devices.fitting import Row, errors, fit_corrections, fit_rules
-from perfsuite.devices.gpus import Card, load_cards
 from perfsuite.devices.kernels import Family, Kernel
-from perfsuite.devices.roofline import seconds, sheet_seconds
+from perfsuite.devices.model.cards import Card, load_cards
+from perfsuite.devices.model.fitting import Row, errors, fit_corrections, fit_rules
+from perfsuite.devices.model.roofline import seconds, sheet_seconds
 
 GROUPS = {
     "linear": ("linear",),

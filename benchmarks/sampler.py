@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from perfsuite.devices.nvml import open_nvml
-from perfsuite.devices.sampler import PERIOD_SECONDS, Sampler
+from perfsuite.devices.cuda.nvml import open_nvml
+from perfsuite.devices.cuda.sampler import PERIOD_SECONDS, Sampler
 from perfsuite.statistics import median, ratio_interval
 from tests.nvml import standin
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import scipy.stats
 
-from perfsuite.recording import Workload, busy_core, record_pairs, record_sessions
-from perfsuite.trials import Gate, against_rates, stored_rates
+from perfsuite.commands.recording import Workload, busy_core, record_pairs, record_sessions
+from perfsuite.commands.trials import Gate, against_rates, stored_rates
 
 WORKLOAD = Workload(
     Path(__file__).parent / "verdicts_workload",

@@ -24,7 +24,7 @@ def _no_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def _doctor(_: argparse.Namespace) -> str:
-    from perfsuite.doctor import diagnose
+    from perfsuite.commands.doctor import diagnose
 
     return "\n".join(diagnose())
 
@@ -36,8 +36,8 @@ def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> str:
-    from perfsuite.devices import card_file
-    from perfsuite.devices.calibration import calibrate
+    from perfsuite.devices.model import card_file
+    from perfsuite.devices.model.calibrate import calibrate
 
     card = calibrate(arguments.name, arguments.device, arguments.sheet, Path.cwd())
     path = card_file.write(card, Path.cwd())
@@ -50,7 +50,7 @@ def _self_test_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _self_test(arguments: argparse.Namespace) -> str:
-    from perfsuite.selftest import self_test
+    from perfsuite.commands.selftest import self_test
     from perfsuite.units import Unit, parse
 
     try:
@@ -65,7 +65,7 @@ def _explain_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _explain(arguments: argparse.Namespace) -> str:
-    from perfsuite.manual import explain
+    from perfsuite.commands.manual import explain
 
     return explain(arguments.topic)
 
@@ -75,8 +75,8 @@ def _trend_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _trend(arguments: argparse.Namespace) -> str:
-    from perfsuite import history
-    from perfsuite.trend import render, trends
+    from perfsuite.commands.trend import render, trends
+    from perfsuite.remember import history
 
     return render(trends(history.load(arguments.file)))
 
@@ -90,7 +90,7 @@ def _check_patch_arguments(parser: argparse.ArgumentParser) -> None:
 def _check_patch(arguments: argparse.Namespace) -> str:
     from pathlib import PurePosixPath
 
-    from perfsuite.patches import check_patch
+    from perfsuite.remember.patch import check_patch
 
     directory = PurePosixPath(arguments.baseline_dir)
     told = check_patch(arguments.patch, directory, Path.cwd(), is_applied=arguments.apply)
@@ -107,7 +107,7 @@ def _schema_arguments(parser: argparse.ArgumentParser) -> None:
 def _schema(arguments: argparse.Namespace) -> str:
     import json
 
-    from perfsuite import json_schema
+    from perfsuite.remember import schema as json_schema
 
     schema = json_schema.baseline_schema() if arguments.of == "baseline" else json_schema.readings_schema()
     return json.dumps(schema, indent=1)

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
 
+from perfsuite.cpu_name import cpu_name
 from perfsuite.devices import DeviceFacts
-from perfsuite.devices.cpu_name import cpu_name
 from perfsuite.records import Match
 
 _GIT_SECONDS = 10

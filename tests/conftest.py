@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from perfsuite.options import is_enabled
+from perfsuite.plugin.options import is_enabled
 from tests.nvml import standin
 from tests.perf.switches import add_switches
 

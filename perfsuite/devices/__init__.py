@@ -113,16 +113,16 @@ def open_device(name: str, root: Path | None = None) -> Device:
 
         return CpuDevice(root)
     if name == "auto":
-        from perfsuite.devices.cuda import available_count
+        from perfsuite.devices.cuda.device import available_count
 
         return open_device("cuda" if available_count() else "cpu", root)
     kind, _, index = name.partition(":")
     if kind == "cuda" and (not index or index.isdecimal()) and name != "cuda:":
-        from perfsuite.devices.cuda import open_cuda
+        from perfsuite.devices.cuda.device import open_cuda
 
         return open_cuda(int(index) if index else None)
     if kind == "model" and index:
-        from perfsuite.devices.model import open_model
+        from perfsuite.devices.model.device import open_model
 
         return open_model(index, root)
     raise DeviceMissing(f"unknown device {name!r}; known: {', '.join(KNOWN)}")

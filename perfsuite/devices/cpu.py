@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from perfsuite.cpu_name import cpu_name
 from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.devices.cpu_name import cpu_name
 from perfsuite.devices.reference import Workload, references
 from perfsuite.devices.torch_access import compile_state, load_torch
+from perfsuite.host import queued_seconds
 from perfsuite.insight import Insight
 from perfsuite.metrics import Tolerance
-from perfsuite.usage import queued_seconds
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -76,7 +76,7 @@ class CpuDevice:
         """Return where a step's time goes, operator by operator."""
         if load_torch() is None:
             return Insight()
-        from perfsuite.devices.op_watch import look_into
+        from perfsuite.devices.operator_times import look_into
 
         seen = look_into(resident or step, step_seconds, self._root)
         return replace(seen, clues={**seen.clues, **_memory_clues()})

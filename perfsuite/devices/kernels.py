@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from perfsuite.devices.places import UNKNOWN, Place
+from perfsuite.devices.code_lines import UNKNOWN, Place
 
 
 class Family(Enum):

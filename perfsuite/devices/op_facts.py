@@ -4,7 +4,8 @@ from typing import Any
 
 import torch
 
-from perfsuite.devices import op_rules, tf32
+from perfsuite.devices import operators as op_rules
+from perfsuite.devices import tf32
 
 
 class Rule:

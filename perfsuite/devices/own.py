@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from perfsuite.devices import Device, open_device
 from perfsuite.errors import DeviceMissing
-from perfsuite.world import Place
+from perfsuite.processes.world import Place
 
 if TYPE_CHECKING:
-    from perfsuite.devices.ranked import RankedDevice
-    from perfsuite.devices.ranks import Ranks
+    from perfsuite.devices.ranks.device import RankedDevice
+    from perfsuite.devices.ranks.group import Ranks
 
 
 def open_own(name: str, root: Path, place: Place | None) -> Device:
@@ -19,7 +19,7 @@ def open_own(name: str, root: Path, place: Place | None) -> Device:
     if name.startswith("model:"):
         raise DeviceMissing(f"{name} is modelled in one process; run it without torchrun")
     if name in ("auto", "cuda"):
-        from perfsuite.devices.cuda import available_count
+        from perfsuite.devices.cuda.device import available_count
 
         count = available_count()
         if name == "cuda" or count:
@@ -34,8 +34,8 @@ def open_own(name: str, root: Path, place: Place | None) -> Device:
 
 def join_ranks(place: Place, own: Device, timeout_seconds: float) -> "tuple[RankedDevice, Ranks]":
     """Join the other ranks: the device of all, and what they agree by."""
-    from perfsuite.devices.ranked import RankedDevice
-    from perfsuite.devices.ranks import Ranks
+    from perfsuite.devices.ranks.device import RankedDevice
+    from perfsuite.devices.ranks.group import Ranks
 
     ranks = Ranks(place, str(getattr(own, "torch_name", own.name)), timeout_seconds)
     device = RankedDevice(own, ranks)

@@ -11,7 +11,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from perfsuite.meter import Perf
+    from perfsuite.plugin.fixture import Perf
 
 
 class PerfCallback(Callback):  # type: ignore[misc]

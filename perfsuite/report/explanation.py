@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from perfsuite.causes import Cause
-from perfsuite.diagnose import Diagnosis, diagnose
+from perfsuite.diagnose.diagnosis import Diagnosis, diagnose
+from perfsuite.diagnose.facts import Cause
 from perfsuite.insight import SHARES
 from perfsuite.records import Reading, Result
 from perfsuite.units import Unit, show

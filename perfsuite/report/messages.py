@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from perfsuite.diagnose import diagnose
+from perfsuite.diagnose.diagnosis import diagnose
 from perfsuite.metrics import METRICS, Metric
 from perfsuite.records import Limit, Outcome, Reading, Result, Verdict
 from perfsuite.report.explanation import MORE, explain

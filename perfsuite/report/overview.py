@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape as _e
 
-from perfsuite.diagnose import diagnose
+from perfsuite.diagnose.diagnosis import diagnose
 from perfsuite.metrics import METRICS
 from perfsuite.records import Reading, Result
 from perfsuite.report.terminal import against_baseline, verdict_word

@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from perfsuite.devices.choice import list_uuids
-from perfsuite.devices.nvml import MEANINGS, load_binding, open_nvml
+from perfsuite.devices.cuda.choice import list_uuids
+from perfsuite.devices.cuda.nvml import MEANINGS, load_binding, open_nvml
 from perfsuite.errors import RunInvalid
 from tests.nvml import standin
 from tests.nvml.watch import watch

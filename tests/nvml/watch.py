@@ -7,8 +7,8 @@ import threading
 import time
 from types import SimpleNamespace
 
-from perfsuite.devices.nvml import open_nvml
-from perfsuite.devices.sampler import Sampler
+from perfsuite.devices.cuda.nvml import open_nvml
+from perfsuite.devices.cuda.sampler import Sampler
 
 OWN = 4711  # the script's number for this process
 

@@ -5,7 +5,7 @@ import random
 
 from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
-from perfsuite.judge import judge
+from perfsuite.judge.verdicts import judge
 from perfsuite.metrics import METRICS
 from perfsuite.records import Expectation, Limit, Match, Reading, Result
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import pytest
 import torch
 
-from perfsuite.meter import Perf
 from perfsuite.metrics import METRICS
+from perfsuite.plugin.fixture import Perf
 from perfsuite.records import Reading
 from perfsuite.units import Unit, show
 from tests.perf.table import Row

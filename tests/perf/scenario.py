@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from perfsuite.meter import Perf
+from perfsuite.plugin.fixture import Perf
 from perfsuite.records import Reading
 from social_xlstm import config_file
 from social_xlstm.config import Config

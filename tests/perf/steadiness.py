@@ -1,7 +1,7 @@
 """Utilization over time as a driver's samples would show it: its swing and its period."""
 
+from perfsuite.devices.cuda.series import MIN_PERIODS, dominant_period
 from perfsuite.records import Reading
-from perfsuite.series import MIN_PERIODS, dominant_period
 from perfsuite.statistics import mean, quantile
 
 SAMPLE_SECONDS = 1 / 6  # how often a driver renews its figure

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.collect import LIMITS
+from perfsuite.collect.limits import LIMITS
 
 PATH = Path(__file__).with_name("limits.toml")
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-import perfsuite.against_run
-import perfsuite.confirming
+import perfsuite.plugin.against
+import perfsuite.plugin.confirm
 
 # pytester forgets modules that a run imported, but not where they hang on their package: load them first.
-import perfsuite.ending
-import perfsuite.roles
-import perfsuite.running  # noqa: F401
+import perfsuite.plugin.finish
+import perfsuite.plugin.roles
+import perfsuite.plugin.run  # noqa: F401
 
 CONFTEST = """
 from perfsuite.devices.scripted import ScriptedDevice

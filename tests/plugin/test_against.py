@@ -10,7 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfsuite import against_run, checkout
+from perfsuite.plugin import against as against_run
+from perfsuite.processes import checkout
 
 CONFTEST = """
 from perfsuite.devices.scripted import ScriptedDevice

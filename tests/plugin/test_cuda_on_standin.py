@@ -6,7 +6,7 @@ from tests.nvml import standin
 from tests.nvml.standin import script, square_wave
 
 CONFTEST = """
-from perfsuite.devices import cuda
+from perfsuite.devices.cuda import device as cuda
 from tests.nvml.watch import ScriptClock, wait_for_end
 from tests.unit.test_devices_cuda import RecordingTorch
 

@@ -6,7 +6,7 @@ import subprocess
 import jsonschema
 import pytest
 
-from perfsuite.json_schema import readings_schema
+from perfsuite.remember.schema import readings_schema
 
 STEP = "perf(lambda: spend(0.01), samples_per_step=8)"
 INSIGHT = (

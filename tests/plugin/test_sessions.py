@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-import perfsuite.confirming
-from perfsuite import gathering
-from perfsuite.collect import SecondStage
-from perfsuite.fresh import Command
+import perfsuite.plugin.confirm
+from perfsuite.collect.limits import SecondStage
+from perfsuite.plugin import gathering
+from perfsuite.processes.fresh import Command
 from perfsuite.records import Expectation, Reading, Result
 
 CONFTEST = """
@@ -211,7 +211,7 @@ def test_ctrl_c_in_the_second_stage_loses_no_suspicion(timed, monkeypatch):
         raise KeyboardInterrupt
 
     timed.stored()
-    monkeypatch.setattr(perfsuite.confirming, "take_session", stopped)
+    monkeypatch.setattr(perfsuite.plugin.confirm, "take_session", stopped)
     ran = timed.run([0.013], "--perf")
     assert 2 == ran.ret
     ran.stdout.fnmatch_lines(["*1 failed*"])
@@ -266,7 +266,7 @@ def test_many_tests_share_the_family_error(timed, monkeypatch):
     timed.stored((0.0100, 0.0104, 0.0096, 0.0102, 0.0098))
     slower = [0.0115, 0.0109, 0.0113]
     timed.run(slower, "--perf", "--perf-confirm=2").assert_outcomes(failed=1)
-    monkeypatch.setattr(perfsuite.confirming.Confirming, "_gated", lambda self: 1000)
+    monkeypatch.setattr(perfsuite.plugin.confirm.Confirming, "_gated", lambda self: 1000)
     timed.run(slower, "--perf", "--perf-confirm=2").assert_outcomes(passed=1)
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from perfsuite.fresh import without_workers
-from perfsuite.locks import hold
+from perfsuite.processes.fresh import without_workers
+from perfsuite.processes.locks import hold
 from tests.nvml import standin
 from tests.nvml.standin import UUID, script
 
@@ -16,7 +16,7 @@ OTHER = "GPU-aaaaaaaa-1234-1234-1234-123456789abc"
 CONFTEST = """
 import os
 from types import SimpleNamespace
-from perfsuite.devices import cuda
+from perfsuite.devices.cuda import device as cuda
 from tests.nvml.watch import ScriptClock, wait_for_end
 from tests.unit.test_devices_cuda import RecordingTorch
 
@@ -190,7 +190,9 @@ def test_a_single_card_takes_no_workers(cards, monkeypatch):
     ran.stderr.fnmatch_lines(["ERROR: perfsuite: 2 workers, but 1 GPU is visible, *; use -n 0"])
 
 
-SHARE = "import os, json, perfsuite.devices.physical as p; print(json.dumps(p.cards_to_share(os.environ)))"
+SHARE = (
+    "import os, json, perfsuite.devices.cuda.physical as p; print(json.dumps(p.cards_to_share(os.environ)))"
+)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from perfsuite.devices.gpus import find_card
-from perfsuite.devices.model import ModelDevice
+from perfsuite.devices.model.cards import find_card
+from perfsuite.devices.model.device import ModelDevice
 from social_xlstm.model.eager_pass import applies
 
 

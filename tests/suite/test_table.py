@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.collect import LIMITS, parse_limits
+from perfsuite.collect.limits import LIMITS, parse_limits
 from tests.perf import table
 from tests.perf.catalogue import CATALOGUE
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite import baselines
 from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
 from perfsuite.records import Expectation, Match, Reading, Result
-from perfsuite.remember import remember, rounds
-from perfsuite.schema import MAX_ROUNDS
+from perfsuite.remember import files as baselines
+from perfsuite.remember.check import MAX_ROUNDS
+from perfsuite.remember.documents import remember, rounds
 
 TEST = "tests/test_a.py::test_b"
 HERE = Environment.from_device(DeviceFacts("cpu", "Some CPU", "perf_counter", threads=2))
@@ -240,7 +240,7 @@ def test_an_invalid_document_is_never_written(tmp_path):
 KILLED = textwrap.dedent("""
     import json, sys
     from pathlib import Path
-    from perfsuite import baselines
+    from perfsuite.remember import files as baselines
     path = Path(sys.argv[1])
     document = json.loads(path.read_text())
     print("ready", flush=True)

@@ -11,8 +11,9 @@ import torch
 from benchmarks import cpu_as_card
 from benchmarks.modelled_full_size import count
 from benchmarks.trainings import Size, social_xlstm
-from perfsuite.devices import calibration, workloads
-from perfsuite.devices.gpus import Card
+from perfsuite.devices.model import calibrate as calibration
+from perfsuite.devices.model import workloads
+from perfsuite.devices.model.cards import Card
 from perfsuite.statistics import ratio_interval
 
 SIZE = Size(detectors=5, width=16, blocks=4, windows=2)

@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from perfsuite.beside import measure_beside
-from perfsuite.collect import SecondStage, timing_limits
+from perfsuite.collect.limits import SecondStage, timing_limits
 from perfsuite.devices.cpu import CpuDevice
 from perfsuite.devices.reference import references
 from perfsuite.devices.scripted import ScriptedDevice
+from perfsuite.measure.references import measure_beside
 from perfsuite.records import Settings
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.checklist import Checklist, Wanted
+from perfsuite.diagnose.checklist import Checklist, Wanted
 from perfsuite.errors import ChecklistMissed
 from perfsuite.records import Reading
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perfsuite.collect import expect, parse_limits, parse_markers
+from perfsuite.collect.limits import expect, parse_limits, parse_markers
 from perfsuite.errors import InvalidMarker
 from perfsuite.metrics import METRICS, Tolerance
 from perfsuite.records import Match, Settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfsuite.devices.collectives import Seen, split, steps_of
+from perfsuite.devices.ranks.collectives import Seen, split, steps_of
 
 RANGE = Seen("perfsuite collectives", 0.0, 1.0, False)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite import usage
+from perfsuite import host as usage
+from perfsuite.cpu_name import cpu_name
 from perfsuite.devices import cpu, open_device
-from perfsuite.devices.cpu_name import cpu_name
 from perfsuite.errors import DeviceMissing
 
 LINUX = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's /proc")

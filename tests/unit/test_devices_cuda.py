@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.devices import cuda
-from perfsuite.devices.cuda import CudaDevice
-from perfsuite.devices.cuda_window import unsteady
-from perfsuite.devices.looks import Seen
-from perfsuite.devices.nvml import Nvml
-from perfsuite.devices.sampler import Sampled
+from perfsuite.devices.cuda import device as cuda
+from perfsuite.devices.cuda.cuda_window import unsteady
+from perfsuite.devices.cuda.device import CudaDevice
+from perfsuite.devices.cuda.nvml import Nvml
+from perfsuite.devices.cuda.sampler import Sampled
+from perfsuite.devices.cuda.series import Piece, Series
+from perfsuite.devices.cuda.window_checks import Seen
 from perfsuite.errors import DeviceMissing
-from perfsuite.measure import Plan, measure_step
-from perfsuite.series import Piece, Series
+from perfsuite.measure.step import Plan, measure_step
 
 UUID = "12345678-1234-1234-1234-123456789abc"
 

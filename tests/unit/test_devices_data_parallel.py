@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from perfsuite.devices import what_if as replay
-from perfsuite.devices.data_parallel import exchange, seconds_in_all
-from perfsuite.devices.gpus import Card, find_card
+from perfsuite.devices.code_lines import UNKNOWN
 from perfsuite.devices.kernels import Family, Gradient, HostWork, Kernel, Launch, OptimizerMark, Reduce, Sync
-from perfsuite.devices.links import Link, Ring, find_cards
-from perfsuite.devices.model import ModelDevice
-from perfsuite.devices.places import UNKNOWN
-from perfsuite.devices.timeline import CAUSES, Timeline
-from perfsuite.devices.what_if import what_if
-from perfsuite.modelled import model_loop, model_step
+from perfsuite.devices.model import what_if as replay
+from perfsuite.devices.model.cards import Card, find_card
+from perfsuite.devices.model.data_parallel import exchange, seconds_in_all
+from perfsuite.devices.model.device import ModelDevice
+from perfsuite.devices.model.links import Link, Ring, find_cards
+from perfsuite.devices.model.measurer import model_loop, model_step
+from perfsuite.devices.model.timeline import CAUSES, Timeline
+from perfsuite.devices.model.what_if import what_if
 
 ROOT = Path(__file__).parents[2]
 MIB = 2**20

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.devices import card_file
-from perfsuite.devices.fitting import Row, fit_corrections, fit_rules
-from perfsuite.devices.gpus import Card, find_card, load_cards
 from perfsuite.devices.kernels import Family, Kernel
-from perfsuite.devices.roofline import RULES, compute_share, seconds, sheet_seconds
+from perfsuite.devices.model import card_file
+from perfsuite.devices.model.cards import Card, find_card, load_cards
+from perfsuite.devices.model.fitting import Row, fit_corrections, fit_rules
+from perfsuite.devices.model.roofline import RULES, compute_share, seconds, sheet_seconds
 from perfsuite.errors import DeviceMissing
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gpu_op_times"

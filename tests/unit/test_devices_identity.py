@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfsuite.devices.identity import Visible, contradiction, nvml_uuids, order_told
+from perfsuite.devices.cuda.identity import Visible, contradiction, nvml_uuids, order_told
 
 BARE = "12345678-1234-1234-1234-123456789abc"
 

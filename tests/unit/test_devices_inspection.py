@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.devices.inspection import Interval, covered, kernel_figures, syncs
+from perfsuite.devices.cuda.profile import Interval, covered, kernel_figures, syncs
 
 
 def kernel(start, end, name="gemm"):

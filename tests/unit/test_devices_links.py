@@ -8,8 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed
 
-from perfsuite.devices.gpus import find_card
-from perfsuite.devices.links import BUCKET_BYTES, FIRST_BUCKET_BYTES, Link, Ring, buckets, find_cards, link_of
+from perfsuite.devices.model.cards import find_card
+from perfsuite.devices.model.links import (
+    BUCKET_BYTES,
+    FIRST_BUCKET_BYTES,
+    Link,
+    Ring,
+    buckets,
+    find_cards,
+    link_of,
+)
 from perfsuite.errors import DeviceMissing
 
 PLAIN = Link("pcie", 2e9, 0.5, 1e-3)  # 1 GB/s is reached

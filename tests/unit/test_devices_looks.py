@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.devices.card import Memory, Process
-from perfsuite.devices.looks import Look, foreigners, summarise
+from perfsuite.devices.cuda.card import Memory, Process
+from perfsuite.devices.cuda.window_checks import Look, foreigners, summarise
 
 
 @pytest.mark.parametrize(

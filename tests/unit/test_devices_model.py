@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from perfsuite.devices.gpus import find_card
-from perfsuite.devices.model import ModelDevice
-from perfsuite.devices.model_window import Ghosts
-from perfsuite.modelled import model_loop, model_pair, model_step
+from perfsuite.devices.model.cards import find_card
+from perfsuite.devices.model.device import ModelDevice
+from perfsuite.devices.model.measurer import model_loop, model_pair, model_step
+from perfsuite.devices.model.window import Ghosts
 
 ROOT = Path(__file__).parents[2]
 CARD = "cpu:0"
@@ -282,10 +282,10 @@ def test_host_tensors_among_the_cards_are_told(device):
 
 def test_shapes_alone_count_the_same(device, monkeypatch):
     """Activations the host has no room for are kept as shapes: the figures do not change."""
-    monkeypatch.setattr("perfsuite.devices.model_window._HUGE_LAUNCHES", 1)  # its first step too
+    monkeypatch.setattr("perfsuite.devices.model.window._HUGE_LAUNCHES", 1)  # its first step too
     whole = model_step(training(transformer, CARD)[0], device, silent, 1)
     device.begin_test()
-    monkeypatch.setattr("perfsuite.devices.model_window._BUDGET_BYTES", 100_000)
+    monkeypatch.setattr("perfsuite.devices.model.window._BUDGET_BYTES", 100_000)
     ghosts = []
     pack = Ghosts._pack
     monkeypatch.setattr(

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from perfsuite.modelled import model_step
+from perfsuite.devices.model.measurer import model_step
 from tests.unit.test_devices_model import CARD, counts, device, on_card, silent  # noqa: F401  a fixture
 
 

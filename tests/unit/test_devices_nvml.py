@@ -255,7 +255,7 @@ def test_clocks_power_and_energy_are_told(watch):
 
 def test_without_the_library_the_reason_is_told():
     """A machine without NVIDIA's library has no card and no traceback."""
-    code = "from perfsuite.devices.nvml import open_nvml; print(open_nvml(('GPU-1',)).absent)"
+    code = "from perfsuite.devices.cuda.nvml import open_nvml; print(open_nvml(('GPU-1',)).absent)"
     bare = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=bare)
     if "does not know" in ran.stdout:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfsuite import usage
-from perfsuite.devices import op_watch
-from perfsuite.devices.op_watch import OpWatch, lines_of, look_into
+from perfsuite import host as usage
+from perfsuite.devices import operator_times as op_watch
+from perfsuite.devices.operator_times import OpWatch, lines_of, look_into
 from perfsuite.devices.optimizer_marks import around_optimizers
 from tests.unit.engine_thread import in_engine_thread
 from tests.unit.scripted_clock import Clock

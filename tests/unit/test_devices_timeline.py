@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfsuite.devices.gpus import Card
+from perfsuite.devices.code_lines import UNKNOWN
 from perfsuite.devices.kernels import VIEW, Copy, Family, HostWork, Kernel, Launch, Sync
-from perfsuite.devices.places import UNKNOWN
-from perfsuite.devices.starving import LoaderCosts, Starving
-from perfsuite.devices.timeline import Timeline, utilization_series
+from perfsuite.devices.model.cards import Card
+from perfsuite.devices.model.loader import LoaderCosts, Starving
+from perfsuite.devices.model.timeline import Timeline, utilization_series
 
 # A byte a second, a second a launch: the figures below are whole numbers.
 CARD = Card(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfsuite.devices.trace import RANGE, Interval, split
+from perfsuite.devices.cuda.trace import RANGE, Interval, split
 
 
 def host(name, start, end, number=0):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from perfsuite.devices.gpus import find_card
+from perfsuite.devices.code_lines import Place
 from perfsuite.devices.kernels import Copy, Family, Kernel, Launch, OptimizerMark, Sync
-from perfsuite.devices.places import Place
-from perfsuite.devices.timeline import Timeline
-from perfsuite.devices.what_if import resident_seconds, what_if
+from perfsuite.devices.model.cards import find_card
+from perfsuite.devices.model.timeline import Timeline
+from perfsuite.devices.model.what_if import resident_seconds, what_if
 
 CARD = find_card("a10", None)
 HERE = Place("train.py step: loss.item()", 7)
@@ -67,7 +67,7 @@ def test_a_loop_is_known_by_its_repeated_kernel():
 
 def test_a_huge_step_is_split_by_its_gaps(monkeypatch):
     """It is not played again: what the host did last before each idle stretch is what it cost."""
-    monkeypatch.setattr("perfsuite.devices.what_if._HUGE_EVENTS", 50)
+    monkeypatch.setattr("perfsuite.devices.model.what_if._HUGE_EVENTS", 50)
     timeline = Timeline(CARD)
     events = [*[SMALL] * 60, SYNC]
     timeline.play(events)

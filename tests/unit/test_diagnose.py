@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.diagnose import diagnose
+from perfsuite.diagnose.diagnosis import diagnose
 from perfsuite.insight import SHARES, whole, with_data_wait
 from perfsuite.records import Reading
 from perfsuite.report.explanation import explain

@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from perfsuite.against import Rule, judge_findings
-from perfsuite.duel import Compared, Findings, duel
+from perfsuite.against import table as report
+from perfsuite.against.against import Rule, judge_findings
+from perfsuite.against.decide import Call
+from perfsuite.against.pairs import Compared, Findings, duel
 from perfsuite.errors import RefUnusable
-from perfsuite.paired import Call
 from perfsuite.records import Outcome
-from perfsuite.report import against as report
 
 READY = {
     "event": "ready",

@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 
-from perfsuite.outputs import Run, annotations, files, write_outputs
+from perfsuite.plugin.outputs import Run, annotations, files, write_outputs
 from perfsuite.records import Expectation, Outcome, Result, Verdict
 from perfsuite.report import exports, github
 from tests.page.pages import ENVIRONMENTS, reading, result

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from perfsuite.family import FAMILY, Family, for_children
+from perfsuite.processes.family import FAMILY, Family, for_children
 
 NOBODY = 2**22 + 1  # no system counts that far
 # A process that a run started to measure for it, and a second one: what do they think of each other?
 CHILD = """
 import os, sys
-from perfsuite.family import Family
+from perfsuite.processes.family import Family
 told = Family.from_environment()
 print(told.root, told.size, *(int(told.includes(int(pid))) for pid in (os.getpid(), *sys.argv[1:])))
 """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite import fresh
 from perfsuite.errors import SessionFailed
-from perfsuite.fresh import Command, take_session
+from perfsuite.processes import fresh
+from perfsuite.processes.fresh import Command, take_session
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from perfsuite import history
+from perfsuite.commands.trend import change_points, render, trends
 from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.errors import HistoryUnusable
 from perfsuite.records import Expectation, Reading, Result
-from perfsuite.trend import change_points, render, trends
+from perfsuite.remember import history
 
 HERE = Environment.from_device(DeviceFacts("cpu", "Some CPU", "perf_counter", threads=2))
 READING = Reading("step", "step", "cpu", 1, 1, 1, 1.0, (0.1,), step_seconds=0.1, samples_per_s=10.0)

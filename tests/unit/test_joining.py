@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.diagnose import diagnose
-from perfsuite.joining import join
+from perfsuite.diagnose.diagnosis import diagnose
+from perfsuite.measure.ranks import join
 from perfsuite.records import Reading
 from perfsuite.report.ranks import summary
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite import json_check
-from perfsuite.baselines import render
-from perfsuite.json_schema import baseline_schema, readings_schema
 from perfsuite.records import Reading
-from perfsuite.remember import stored_reading
+from perfsuite.remember import json_check
+from perfsuite.remember.documents import stored_reading
+from perfsuite.remember.files import render
+from perfsuite.remember.schema import baseline_schema, readings_schema
 
 ROOT = Path(__file__).parents[2]
 READING = Reading(

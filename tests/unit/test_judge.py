@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.judge import judge, judge_misplaced, judge_unmeasured
+from perfsuite.judge.verdicts import judge, judge_misplaced, judge_unmeasured
 from perfsuite.metrics import METRICS
 from perfsuite.records import Limit, Outcome, Reading
 

@@ -3,11 +3,12 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from perfsuite import loader_watch, usage
+from perfsuite import host as usage
 from perfsuite.devices.scripted import ScriptedDevice
-from perfsuite.feed import Feed
-from perfsuite.loader_watch import LoaderWatch, again, sample_clues
-from perfsuite.measure import Plan, measure_loop
+from perfsuite.measure import loader_watch
+from perfsuite.measure.feed import Feed
+from perfsuite.measure.loader_watch import LoaderWatch, again, sample_clues
+from perfsuite.measure.step import Plan, measure_loop
 from tests.unit.scripted_clock import Clock
 
 

@@ -10,14 +10,14 @@ import sys
 import pytest
 
 from perfsuite.errors import DeviceBusy
-from perfsuite.lock_file import Holder, LockFile, lock_folder
-from perfsuite.locks import HELD, hold
+from perfsuite.processes.lock_file import Holder, LockFile, lock_folder
+from perfsuite.processes.locks import HELD, hold
 
 pytest.importorskip("fcntl", reason="Windows has no locks")
 
 HOLDING = """
 import sys
-from perfsuite.locks import hold
+from perfsuite.processes.locks import hold
 held = hold(sys.argv[1:], timeout=0, command="pytest --perf", say=print)
 {then}
 print("holding", flush=True)

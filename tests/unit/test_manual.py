@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite import diagnose, manual
 from perfsuite.__main__ import main
+from perfsuite.commands import manual
+from perfsuite.diagnose import diagnosis as diagnose
 from perfsuite.errors import PerfsuiteError
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def causes():
     """Return the names that rules give their causes."""
     folder = Path(diagnose.__file__).parent
-    found = [re.findall(r'Cause\(\s*"([a-z-]+)"', path.read_text()) for path in folder.glob("*causes.py")]
+    found = [re.findall(r'Cause\(\s*"([a-z-]+)"', path.read_text()) for path in folder.glob("*.py")]
     return sorted({name for names in found for name in names})
 
 

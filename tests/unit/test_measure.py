@@ -8,7 +8,7 @@ import pytest
 
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.errors import UnusableStep
-from perfsuite.measure import Plan, measure_loop, measure_step
+from perfsuite.measure.step import Plan, measure_loop, measure_step
 
 BRIEF = Plan(min_seconds=0.0, max_seconds=10.0)
 

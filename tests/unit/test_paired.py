@@ -9,7 +9,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.paired import MOST_PAIRS, Call, decide, difference, sign_flip
+from perfsuite.against.decide import MOST_PAIRS, Call, decide, difference, sign_flip
 from perfsuite.statistics import deviation, holm
 
 LOGS = st.lists(st.floats(-0.2, 0.2), min_size=2, max_size=10)

@@ -7,8 +7,8 @@ import pytest
 
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.errors import UnusableStep
-from perfsuite.measure import Plan
-from perfsuite.pairs import _alone_seconds, measure_pair
+from perfsuite.measure.pair import _alone_seconds, measure_pair
+from perfsuite.measure.step import Plan
 
 PLAN = Plan(min_seconds=0.0, max_seconds=10.0)
 

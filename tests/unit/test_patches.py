@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfsuite import baselines, patches
 from perfsuite.environment import Environment
-from perfsuite.patches import PatchRefused, check_patch, of_documents
+from perfsuite.remember import files as baselines
+from perfsuite.remember import patch as patches
+from perfsuite.remember.patch import PatchRefused, check_patch, of_documents
 from tests.unit.test_json_schema import DOCUMENT
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfsuite.plausible import collapsed, implausible
+from perfsuite.judge.plausible import collapsed, implausible
 from perfsuite.records import Reading
 
 READING = Reading("step", "step", "cpu", 10, 3, 100, 1.0, (0.1,) * 10, step_seconds=0.1, samples_per_s=10.0)

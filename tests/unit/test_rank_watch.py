@@ -11,8 +11,8 @@ pytestmark = pytest.mark.slow
 HANGING = """
 import threading, time
 import torch.distributed as dist
-from perfsuite.devices.rank_watch import RankWatch
-from perfsuite.world import Place
+from perfsuite.devices.ranks.rank_watch import RankWatch
+from perfsuite.processes.world import Place
 
 store = dist.HashStore()
 

@@ -4,8 +4,8 @@ import pytest
 
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.errors import UnusableStep
-from perfsuite.measure import Plan
-from perfsuite.recorder import Recorder
+from perfsuite.measure.recorder import Recorder
+from perfsuite.measure.step import Plan
 
 
 class Loader:

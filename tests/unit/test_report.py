@@ -10,7 +10,7 @@ import pytest
 
 from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
-from perfsuite.judge import judge, judge_unmeasured
+from perfsuite.judge.verdicts import judge, judge_unmeasured
 from perfsuite.metrics import METRICS
 from perfsuite.records import Expectation, Limit, Match, Outcome, Reading, Result, Verdict
 from perfsuite.report import machine, terminal

@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from perfsuite.fresh import Session, Taken
+from perfsuite.judge.second_stage import settle
 from perfsuite.metrics import METRICS
 from perfsuite.noise import Spread
+from perfsuite.processes.fresh import Session, Taken
 from perfsuite.records import Expectation, Limit, Outcome, Reading, Result, Verdict
-from perfsuite.second_stage import settle
 
 BASE = Spread.from_costs([0.0100, 0.0101, 0.0099, 0.01005, 0.00995])
 STEP = METRICS["step_time"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite.series import Piece, Series, dominant_period, join
+from perfsuite.devices.cuda.series import Piece, Series, dominant_period, join
 
 
 def even(shares, seconds=0.2):

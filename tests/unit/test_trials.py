@@ -5,13 +5,13 @@ import random
 
 import pytest
 
+from perfsuite.commands.recording import Span
+from perfsuite.commands.selftest import render, self_test
+from perfsuite.commands.trials import Gate, against_rates, stored_rates
 from perfsuite.errors import SessionFailed
-from perfsuite.judge import is_suspicion
+from perfsuite.judge.verdicts import is_suspicion
 from perfsuite.metrics import METRICS
-from perfsuite.recording import Span
 from perfsuite.records import Limit, Outcome, Verdict
-from perfsuite.selftest import render, self_test
-from perfsuite.trials import Gate, against_rates, stored_rates
 
 
 def sessions(deviation, count=40, machine=0.0):

@@ -2,9 +2,9 @@
 
 import pytest
 
+from perfsuite.against.pairs import trimmed_mean
 from perfsuite.devices.scripted import ScriptedDevice
-from perfsuite.duel import trimmed_mean
-from perfsuite.turns import loop_block, pair_block, step_block
+from perfsuite.measure.blocks import loop_block, pair_block, step_block
 
 
 def test_a_block_of_steps_is_timed_between_two_waits():

@@ -2,7 +2,8 @@
 
 import pytest
 
-from perfsuite import modelled, usage
+from perfsuite import host as usage
+from perfsuite.devices.model import measurer as modelled
 from tests.unit.scripted_clock import Clock
 
 

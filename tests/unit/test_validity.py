@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from perfsuite.judge.validity import CONDITIONS, crowded, differing, faults
 from perfsuite.records import Reading
-from perfsuite.validity import CONDITIONS, crowded, differing, faults
 
 READING = Reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfsuite import baselines
-from perfsuite.patches import of_documents
+from perfsuite.remember import files as baselines
+from perfsuite.remember.patch import of_documents
 from tests.unit.test_json_schema import DOCUMENT
 
 ROOT = Path(__file__).parents[2]
@@ -243,7 +243,7 @@ def test_the_modelled_command_is_green_and_leaves_its_files(tmp_path):
 
 def test_the_command_against_the_base_is_one_that_pytest_takes(tmp_path):
     """Collected only: measuring both versions is its own tests' business."""
-    from perfsuite.options import OPTIONS
+    from perfsuite.plugin.options import OPTIONS
 
     if "--against" not in {option.flag for option in OPTIONS}:
         pytest.skip("--against is not there yet")

@@ -3,7 +3,7 @@
 import pytest
 
 from perfsuite.errors import RanksApart
-from perfsuite.world import ALONE, Place, without_ranks
+from perfsuite.processes.world import ALONE, Place, without_ranks
 
 
 @pytest.mark.parametrize(

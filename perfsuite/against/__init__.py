@@ -1,0 +1,1 @@
+"""Measure two versions of a project in turns and compare them."""

@@ -1,0 +1,1 @@
+"""Turn the expectations of a test into limits, before anything is measured."""

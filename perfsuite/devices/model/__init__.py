@@ -1,0 +1,1 @@
+"""A modelled GPU: counts are exact, times are predicted and marked as such."""

@@ -1,0 +1,163 @@
+"""Play a step's events on lanes for host, device, copies and collectives: the host enqueues; no torch."""
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from perfsuite.devices.kernels import REDUCED, VIEW, Copy, Event, HostWork, Kernel, Launch, Reduce, Sync
+from perfsuite.devices.model.cards import Card
+from perfsuite.devices.model.roofline import seconds
+
+_QUEUE = 1024  # launches the driver takes before the host must wait for the device
+_PINNED_SHARE, _PAGEABLE_SHARE = 0.85, 0.45  # of the bus: a pageable copy goes through a staging buffer
+_COPY_START = 10e-6
+_HOST_BANDWIDTH = 8e9  # of operators on host tensors
+VIEW_SHARE = 0.5  # of the dispatch of an operator with a kernel
+CAUSES = ("launch", "sync", "copy", "data")
+
+
+@dataclass(frozen=True)
+class Played:
+    """What the lanes did over all steps."""
+
+    step_ends: tuple[float, ...]  # when the device was done with each step
+    starts: Sequence[float]  # of the stretches in which kernels ran without a gap
+    ends: Sequence[float]
+    gaps: dict[str, float]  # cause → seconds the device was idle for it
+    wait_seconds: float  # the host blocked in the loader
+    collective_seconds: float = 0.0  # the link was in use
+    exposed_seconds: float = 0.0  # of them, nothing else could go on
+
+    @property
+    def seconds(self) -> float:
+        """Return the length of the whole."""
+        return self.step_ends[-1] if self.step_ends else 0.0
+
+    @property
+    def busy_share(self) -> float | None:
+        """Return the share of time with a kernel running, as NVML would see it."""
+        busy = sum(self.ends) - sum(self.starts)
+        return min(busy / self.seconds, 1.0) if self.seconds else None
+
+
+class Timeline:
+    """Play steps one after the other; the host runs ahead of the device from step to step."""
+
+    def __init__(self, card: Card) -> None:
+        self._card = card
+        self._known: dict[int, tuple[Kernel, float]] = {}  # by identity: hashing a kernel takes longer
+        self._host = self._device = self._bus = 0.0
+        self._ready = 0.0  # the next kernel may not start before: a copy to the device is under way
+        self._cause = "launch"  # why the device would be idle now
+        self._gaps = dict.fromkeys(CAUSES, 0.0)
+        self._starts, self._ends = array("d"), array("d")
+        self._queue: deque[float] = deque(maxlen=_QUEUE)
+        self._steps: list[float] = []
+        self._waited = 0.0
+        self._link = 0.0  # when it has sent what it was given
+        self._awaited = 0.0  # gradients are there for the next kernel, unless 0
+        self._sent_seconds = self._exposed = 0.0
+
+    def play(self, events: Sequence[Event], wait: Callable[[float], float] | None = None) -> None:
+        """Play one step; `wait` tells when a batch asked for at some time is there."""
+        if wait is not None:
+            ready = max(wait(self._host), self._host)
+            self._waited += ready - self._host
+            if ready > self._host:
+                self._host, self._cause = ready, "data"
+        for event in events:
+            if isinstance(event, Launch):
+                self._launch(event.kernel)
+            elif event is VIEW:
+                self._host += VIEW_SHARE * self._card.dispatch_seconds
+            elif isinstance(event, Sync):
+                self._join()
+                self._host = max(self._host, self._device, self._ready) + self._card.sync_seconds
+                self._cause = "sync"
+            elif isinstance(event, Copy):
+                self._copy(event)
+            elif isinstance(event, HostWork):
+                self._host += self._card.dispatch_seconds + event.size_bytes / _HOST_BANDWIDTH
+            elif isinstance(event, Reduce):
+                # Full when the last kernel queued so far is done; after the bucket before it.
+                self._link = max(self._host, self._device, self._link) + event.seconds
+                self._sent_seconds += event.seconds
+            elif event is REDUCED:
+                self._awaited = self._link
+        self._join()
+        self._steps.append(max(self._device, self._ready) if self._ends else self._host)
+
+    def _launch(self, kernel: Kernel) -> None:
+        card = self._card
+        known = self._known.get(id(kernel))
+        if known is None:
+            known = self._known[id(kernel)] = (kernel, seconds(kernel, card))
+        took = known[1]
+        self._host += card.dispatch_seconds
+        if not card.is_host:
+            self._host += card.launch_seconds * kernel.launches
+            if len(self._queue) == _QUEUE:
+                self._host = max(self._host, self._queue[0])
+        if self._awaited:
+            self._join()
+        start = max(self._host, self._device, self._ready)
+        if start > self._device:
+            self._gaps[self._cause] += start - self._device
+        self._cause = "launch"
+        end = start + took
+        if self._ends and self._ends[-1] >= start:
+            self._ends[-1] = end
+        else:
+            self._starts.append(start)
+            self._ends.append(end)
+        self._device = end
+        self._queue.append(end)
+        if card.is_host:
+            self._host = end
+
+    def _join(self) -> None:
+        """Hold the device until the last bucket is there; what else it would wait for hides that."""
+        alone = max(self._host, self._device, self._ready)
+        if self._awaited > alone:
+            self._exposed += self._awaited - alone
+            self._ready, self._cause = self._awaited, "collectives"
+            self._gaps.setdefault("collectives", 0.0)
+        self._awaited = 0.0
+
+    def _copy(self, copy: Copy) -> None:
+        if self._card.is_host:
+            return
+        share = _PINNED_SHARE if copy.pinned else _PAGEABLE_SHARE
+        # One stream: a copy starts when all that was queued before it is done, and what follows waits for it.
+        start = max(self._host, self._bus, self._device)
+        end = start + _COPY_START + copy.size_bytes / (self._card.pcie_bandwidth * share)
+        self._bus = end
+        self._host += self._card.dispatch_seconds
+        if copy.blocking:
+            self._host = max(self._host, end)
+        self._ready, self._cause = max(self._ready, end), "copy"
+
+    def result(self) -> Played:
+        """Return what happened so far."""
+        return Played(
+            tuple(self._steps),
+            self._starts,
+            self._ends,
+            dict(self._gaps),
+            self._waited,
+            self._sent_seconds,
+            self._exposed,
+        )
+
+
+def utilization_series(played: Played, period: float) -> list[float]:
+    """Return the busy share of each period, as a sampler with that period would have read it."""
+    if played.seconds <= 0 or period <= 0:
+        return []
+    count = max(int(played.seconds / period + 0.5), 1)
+    filled = [0.0] * count
+    for start, end in zip(played.starts, played.ends, strict=True):
+        for slot in range(int(start / period), min(int(end / period), count - 1) + 1):
+            filled[slot] += max(min(end, (slot + 1) * period) - max(start, slot * period), 0.0)
+    return [min(value / period, 1.0) for value in filled]

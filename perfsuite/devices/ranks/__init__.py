@@ -1,0 +1,1 @@
+"""Ranks: several processes that measure together."""

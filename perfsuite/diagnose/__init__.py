@@ -1,0 +1,1 @@
+"""Find the causes of a reading's step time, with advice."""

@@ -1,0 +1,1 @@
+"""Compare a reading with its limits."""

@@ -1,0 +1,1 @@
+"""Run a step on a device and return a reading; nothing is judged or printed here."""

@@ -1,0 +1,146 @@
+"""Measure a loop that somebody else runs: told of every batch and step, says when it has seen enough."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from perfsuite.devices import Device, Window
+from perfsuite.errors import UnusableStep
+from perfsuite.insight import Insight, with_data_wait
+from perfsuite.measure.loader_watch import LoaderWatch
+from perfsuite.measure.loop import LoaderFacts, count_samples
+from perfsuite.measure.step import Plan, StopRule, read
+from perfsuite.measure.warmup import Warmup, is_steady
+from perfsuite.records import Reading
+
+
+class Recorder:
+    """Warm up, skip the batches that lie ready, then mark steps in one window until they are enough."""
+
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        keep: Callable[[Reading], None],
+        samples: int | Callable[[Any], int] | None = None,
+    ) -> None:
+        self._device, self._plan, self._keep, self._count = device, plan, keep, samples
+        self._watch = LoaderWatch(None)
+        self._facts = LoaderFacts()
+        self._warm_seconds: list[float] = []
+        self._state = device.state()
+        self._settled_at = self._to_skip = 0
+        self._warmup: Warmup | None = None
+        self._window: Window | None = None
+        self._enough: StopRule | None = None
+        self._asked: float | None = None
+        self._began = device.now()
+        self._started = device.now()
+        self.batches = self.epochs = self.samples = 0
+        self.waited_seconds = self.epoch_waited_seconds = 0.0
+        self.reading: Reading | None = None
+
+    @property
+    def is_done(self) -> bool:
+        """Tell whether the training may end."""
+        return self.reading is not None
+
+    def begin(self, loader: object) -> None:
+        """Learn how far the loader works ahead."""
+        self._facts = LoaderFacts.from_loader(loader)
+        self._watch = LoaderWatch(loader)
+        self._started = self._device.now()
+
+    def count_as(self, samples: int) -> None:
+        """Take every step for so many samples."""
+        self._count = samples
+
+    def begin_epoch(self) -> None:
+        """Note that a new epoch begins with the next batch."""
+        self.epochs += 1
+
+    def ask(self) -> None:
+        """Note that the next batch is asked for now."""
+        self._asked = self._device.now()
+
+    def receive(self, batch: Any) -> None:
+        """Note that the batch is there and its step begins."""
+        now = self._device.now()
+        self._began = now
+        if self._window is None:
+            return
+        if self._asked is not None:
+            self.waited_seconds += now - self._asked
+        self.samples += count_samples(batch, self._count)
+        self.batches += 1
+
+    def step_done(self) -> None:
+        """Note the end of a step; opens and closes the window as the statistics ask."""
+        if self.is_done:
+            return
+        if self._window is not None and self._enough is not None:
+            self._window.mark()
+            if self._enough.after_step(self._window):
+                self.finish()
+        elif self._warmup is None:
+            self._warm()
+        elif self._to_skip > 0:
+            self._to_skip -= 1
+        if self._warmup is not None and self._to_skip == 0 and self._window is None and not self.is_done:
+            self._open()
+        self.ask()
+
+    def _warm(self) -> None:
+        self._device.wait()  # the CPU waits here: warm-up steps are timed one by one
+        now = self._device.now()
+        self._warm_seconds.append(now - self._began)
+        if (state := self._device.state()) != self._state:
+            self._state, self._settled_at = state, len(self._warm_seconds)
+        steps = len(self._warm_seconds)
+        if is_steady(self._warm_seconds[self._settled_at :]):
+            self._warmup = Warmup(steps)
+        elif now - self._started >= self._plan.max_seconds and steps >= 3:
+            self._warmup = Warmup(steps, (f"not steady after {steps} warm-up steps",))
+        self._to_skip = self._facts.prefetched
+
+    def _open(self) -> None:
+        self._device.wait()
+        self._watch.begin()
+        longer = max(self._plan.min_steps, 5 * self._facts.prefetched)
+        self._enough = StopRule(self._device, replace(self._plan, min_steps=longer))
+        self._window = self._device.start()  # the clock runs from here
+
+    def finish(self) -> None:
+        """Close the window and keep the reading; refuses a training that ended before it was measured."""
+        if self.is_done:
+            return
+        if self._window is None or self._warmup is None or not self.batches:
+            raise UnusableStep(
+                f"the training ended after {len(self._warm_seconds)} steps, while it was still warming up: "
+                "give it more steps (max_steps) or more data"
+            )
+        try:
+            timing = self._window.stop()  # the clock ends here
+        finally:
+            self._window.close()
+            self._window = None
+        waited = min(self.waited_seconds / timing.wall_seconds, 1.0) if timing.wall_seconds > 0 else None
+        seen = Insight(shares=with_data_wait({}, waited), clues=self._watch.clues(self, timing.wall_seconds))
+        self.reading = read(
+            timing,
+            self._warmup,
+            self._device,
+            kind="loop",
+            name="",
+            samples=self.samples,
+            data_wait=waited,
+            reported={"num_workers": float(self._facts.num_workers)},
+            seen=seen,
+        )
+        self._keep(self.reading)
+
+    def close(self) -> None:
+        """End the window of a training that raised; what it saw is not kept."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None

@@ -1,0 +1,1 @@
+"""Other processes of a run: fresh processes, ranks, both sides of --against; and locks on devices."""

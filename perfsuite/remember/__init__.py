@@ -1,0 +1,1 @@
+"""Store baselines and histories, and read them back."""

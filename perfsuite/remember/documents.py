@@ -1,0 +1,113 @@
+"""Decide which readings become baselines and put them into the stored form."""
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from perfsuite.environment import Environment
+from perfsuite.metrics import METRICS, Metric
+from perfsuite.records import Reading, Result
+from perfsuite.remember.check import MAX_ROUNDS, SCHEMA
+from perfsuite.statistics import geometric_mean, median
+from perfsuite.units import Unit
+
+Sessions = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]  # test → reading → figures of each
+
+
+def remember(
+    results: Iterable[Result], environments: dict[str, Environment], more: Sessions | None = None
+) -> dict[str, dict[str, Any]]:
+    """Return test → document for a run in which nothing failed, and nothing at all for any other.
+
+    What does not count is left out, whatever else was done about it. `more` are the further sessions.
+    """
+    results = list(results)
+    if any(result.is_failed for result in results):
+        return {}
+    return {
+        result.test: _document(
+            result, environments[result.readings[0].device], (more or {}).get(result.test, {})
+        )
+        for result in results
+        if result.readings and not result.invalid
+    }
+
+
+def _document(
+    result: Result, environment: Environment, more: Mapping[str, Sequence[Mapping[str, float]]]
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "test": result.test,
+        "environment": environment.to_stored(),
+        "readings": {
+            reading.name: stored_reading(reading, more.get(reading.name, ())) for reading in result.readings
+        },
+    }
+
+
+def stored_reading(reading: Reading, more: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
+    """Return a reading as stored: metrics with unit and direction, every session, and the raw rounds."""
+    sessions = sessions_of(reading, more)
+    return {
+        "kind": reading.kind,
+        "steps": reading.steps,
+        "warmup_steps": reading.warmup_steps,
+        "samples": reading.samples,
+        "metrics": {
+            metric.name: {
+                "value": value if _is_exact(metric, reading) else _rounded(_typical(metric, value, sessions)),
+                "unit": metric.unit.value,
+                "higher_is_better": metric.higher_is_better,
+            }
+            for metric in METRICS.values()
+            if (value := reading.value(metric)) is not None
+        },
+        **({"conditions": _all_rounded(reading.conditions)} if reading.conditions else {}),
+        **({"sessions": sessions} if more else {}),
+        "reported": _all_rounded(reading.reported),
+        **({"shares": _all_rounded(reading.shares)} if reading.shares else {}),
+        "rounds": [_rounded(value) for value in rounds(reading.rounds)],
+        **(
+            {"places": {name: dict(counts) for name, counts in reading.places.items()}}
+            if reading.places
+            else {}
+        ),
+    }
+
+
+def sessions_of(reading: Reading, more: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return the figures of every session by metric, this process's own first; counts need no second one."""
+    found = {}
+    for metric in METRICS.values():
+        values = [reading.value(metric), *(one.get(metric.name) for one in more)]
+        if not metric.is_count and None not in values:
+            found[metric.name] = [_rounded(value) for value in values if value is not None]
+    return found
+
+
+def _typical(metric: Metric, value: float, sessions: Mapping[str, Sequence[float]]) -> float:
+    values = sessions.get(metric.name, [value])
+    return geometric_mean(values) if metric.is_timing and min(values) > 0 else median(values)
+
+
+def _is_exact(metric: Metric, reading: Reading) -> bool:
+    # A count is gated to the last digit, so it is stored to the last digit.
+    return metric.is_count or (reading.modelled and metric.unit is Unit.BYTES)
+
+
+def rounds(steps: Sequence[float], most: int = MAX_ROUNDS) -> list[float]:
+    """Return the steps, or the means of equal stretches of them where they are too many to store."""
+    if len(steps) <= most:
+        return list(steps)
+    edges = [len(steps) * i // most for i in range(most + 1)]
+    return [sum(steps[low:high]) / (high - low) for low, high in itertools.pairwise(edges)]
+
+
+def _all_rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: _rounded(value) for name, value in values.items()}
+
+
+def _rounded(value: float) -> float:
+    # Six digits are finer than any clock here and keep diffs readable.
+    return float(f"{value:.6g}")
