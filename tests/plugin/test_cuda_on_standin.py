@@ -8,7 +8,7 @@ from tests.nvml.standin import script, square_wave
 CONFTEST = """
 from perfsuite.devices.cuda import device as cuda
 from tests.nvml.watch import ScriptClock, wait_for_end
-from tests.unit.test_devices_cuda import RecordingTorch
+from tests.unit.devices.cuda.test_device import RecordingTorch
 
 torch, clocks, samplers = RecordingTorch(), [], []
 

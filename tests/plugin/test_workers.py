@@ -18,7 +18,7 @@ import os
 from types import SimpleNamespace
 from perfsuite.devices.cuda import device as cuda
 from tests.nvml.watch import ScriptClock, wait_for_end
-from tests.unit.test_devices_cuda import RecordingTorch
+from tests.unit.devices.cuda.test_device import RecordingTorch
 
 SEEN_AT_IMPORT = os.environ.get("CUDA_VISIBLE_DEVICES")
 torch, clocks, samplers, REAL = RecordingTorch(count=1), [], [], cuda.Sampler

@@ -14,7 +14,7 @@ import yaml
 
 from perfsuite.remember import files as baselines
 from perfsuite.remember.patch import of_documents
-from tests.unit.test_json_schema import DOCUMENT
+from tests.unit.remember.test_schema import DOCUMENT
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

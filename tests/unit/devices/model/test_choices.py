@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from perfsuite.devices.model.measurer import model_step
-from tests.unit.test_devices_model import CARD, counts, device, on_card, silent  # noqa: F401  a fixture
+from tests.unit.devices.model.test_device import CARD, counts, device, on_card, silent  # noqa: F401  a fixture
 
 
 def test_a_loss_scaler_with_a_fused_optimizer_reads_nothing_back(device):  # noqa: F811

@@ -16,7 +16,7 @@ from perfsuite.remember.documents import stored_reading
 from perfsuite.remember.files import render
 from perfsuite.remember.schema import baseline_schema, readings_schema
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 READING = Reading(
     "step",
     "step",

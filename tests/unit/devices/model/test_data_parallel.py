@@ -20,7 +20,7 @@ from perfsuite.devices.model.measurer import model_loop, model_step
 from perfsuite.devices.model.timeline import CAUSES, Timeline
 from perfsuite.devices.model.what_if import what_if
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 MIB = 2**20
 # A byte a second and a host that needs no time: the figures below are whole numbers.
 CARD = Card(

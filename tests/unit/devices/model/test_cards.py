@@ -13,7 +13,7 @@ from perfsuite.devices.model.fitting import Row, fit_corrections, fit_rules
 from perfsuite.devices.model.roofline import RULES, compute_share, seconds, sheet_seconds
 from perfsuite.errors import DeviceMissing
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gpu_op_times"
+DATA = Path(__file__).parents[4].parent / "shared" / "data" / "gpu_op_times"
 ENTRY = 'title = "Mine"\nfloat32 = 1e12\nbandwidth = 1e11\nsms = 10\nmemory_bytes = 1e9\nsource = "here"\n'
 
 

@@ -16,7 +16,7 @@ from perfsuite.devices.model.device import ModelDevice
 from perfsuite.devices.model.measurer import model_loop, model_pair, model_step
 from perfsuite.devices.model.window import Ghosts
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[4]
 CARD = "cpu:0"
 
 
@@ -90,7 +90,7 @@ def test_a_sync_is_named_by_its_line(device):
 
     reading = model_step(step, device, silent, 1)
     (place,) = reading.places["syncs"]
-    assert "tests/unit/test_devices_model.py step: return y.sum().item()  # here" == place
+    assert "tests/unit/devices/model/test_device.py step: return y.sum().item()  # here" == place
     assert "# here" in Path(__file__).read_text().splitlines()[reading.lines[place] - 1]
 
 
@@ -370,7 +370,7 @@ CODE = """
 import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.unit.test_devices_model import *
+from tests.unit.devices.model.test_device import *
 device = ModelDevice(find_card("a10"), ROOT)
 device.begin_test()
 reading = model_step(training(transformer, CARD)[0], device, silent, 1)

@@ -15,9 +15,9 @@ from perfsuite.environment import Environment
 from perfsuite.remember import files as baselines
 from perfsuite.remember import patch as patches
 from perfsuite.remember.patch import PatchRefused, check_patch, of_documents
-from tests.unit.test_json_schema import DOCUMENT
+from tests.unit.remember.test_schema import DOCUMENT
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BELOW = PurePosixPath("baselines")
 KEY = Environment.from_stored(DOCUMENT["environment"]).key
 NAME = f"baselines/{KEY}/tests/test_a.py/test_b.json"

@@ -13,7 +13,7 @@ from perfsuite.commands import manual
 from perfsuite.diagnose import diagnosis as diagnose
 from perfsuite.errors import PerfsuiteError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def causes():
