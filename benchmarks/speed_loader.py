@@ -15,7 +15,7 @@ from social_xlstm.config import DataConfig, LoaderConfig, SplitConfig
 from social_xlstm.data.collate import Batch, collate_detectors
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.prepare import prepare
-from social_xlstm.data.traffic_set import TrafficSet
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.windows import Windows
 from social_xlstm.train.transfer import move_to_device
 

@@ -26,7 +26,7 @@ from torch import nn
 from social_xlstm import config_file
 from social_xlstm.config import Config
 from social_xlstm.data.convert import ConvertOptions, read_foreign
-from social_xlstm.data.traffic_set import TrafficSet
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.windows import Windows
 from social_xlstm.errors import InputError
 from social_xlstm.train.assemble import CopyLast, assemble

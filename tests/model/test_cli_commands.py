@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from social_xlstm import config_file, plot
-from social_xlstm.cli import main
+from social_xlstm import config_file
+from social_xlstm.cli import main, plot
 from social_xlstm.cli.arguments import build_parser
 from social_xlstm.cli.progress import Bar, Lines, Silent, build_progress, epoch_line
 from social_xlstm.cli.results import table, write_json, write_rows

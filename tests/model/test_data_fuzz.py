@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from social_xlstm.data import hdf5, hdf5_guard, hdf5_trial, shards
 from social_xlstm.data.convert import ConvertOptions, read_foreign
 from social_xlstm.data.locations import read_locations
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.synthetic import SyntheticOptions, generate
 from social_xlstm.data.timestamps import format_timestamps
-from social_xlstm.data.traffic_set import TrafficSet
 from social_xlstm.errors import InputError
 
 fuzz = functools.partial(

@@ -5,8 +5,8 @@ import pytest
 
 from social_xlstm.data import hdf5, shards
 from social_xlstm.data.positions import nearest_metres, neighbour_counts, project
+from social_xlstm.data.sets import TrafficSet, checked
 from social_xlstm.data.synthetic import SyntheticOptions, generate, synth_file
-from social_xlstm.data.traffic_set import TrafficSet, checked
 from social_xlstm.errors import InputError
 
 THREE_WEEKS = SyntheticOptions(detectors=60, steps=21 * 288, missing_share=0.02)

@@ -20,8 +20,8 @@ from social_xlstm.data.collate import Batch, collate, collate_detectors
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.prepare import prepare
 from social_xlstm.data.series import Series
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.synthetic import SyntheticOptions, generate
-from social_xlstm.data.traffic_set import TrafficSet
 from social_xlstm.data.windows import Windows
 from social_xlstm.errors import InputError
 

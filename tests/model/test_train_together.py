@@ -8,8 +8,8 @@ import torch
 
 from social_xlstm import config_file
 from social_xlstm.config import Config
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.synthetic import SyntheticOptions, generate
-from social_xlstm.data.traffic_set import TrafficSet
 from social_xlstm.train.assemble import CopyLast, assemble
 from social_xlstm.train.evaluate import evaluate
 from social_xlstm.train.loop import Trainer

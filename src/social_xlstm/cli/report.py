@@ -57,7 +57,7 @@ def minutes_per_step(assembly: Assembly) -> float | None:
 
 def draw(assembly: Assembly, measured: Measured, path: Path) -> None:
     """Forecast the liveliest two days of the part and draw them."""
-    from social_xlstm import plot  # matplotlib takes a second to import
+    from social_xlstm.cli import plot  # matplotlib takes a second to import
 
     windows = getattr(assembly.prepared, measured.part)
     first, last = plot.liveliest_stretch(windows, _PLOTTED_DAYS, _PLOTTED_WINDOWS_AT_MOST)

@@ -20,7 +20,7 @@ from social_xlstm.data.open_gaps import ARRAYS, OpenGaps
 from social_xlstm.data.parts import About, Part
 from social_xlstm.data.scaler import Scaler
 from social_xlstm.data.series import Series
-from social_xlstm.data.traffic_set import TrafficSet
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.errors import InputError
 
 _VERSION = 1  # raise it when the same settings would prepare other numbers

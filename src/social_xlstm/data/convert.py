@@ -10,8 +10,8 @@ from social_xlstm.data import hdf5
 from social_xlstm.data.csv_rows import csv_rows
 from social_xlstm.data.locations import Locations, read_locations
 from social_xlstm.data.pandas_h5 import read_frame
+from social_xlstm.data.sets import TrafficSet, checked
 from social_xlstm.data.timestamps import parse_frequency, parse_timestamps
-from social_xlstm.data.traffic_set import TrafficSet, checked
 from social_xlstm.errors import InputError
 
 _TIME_HEADERS = ("", "timestamp", "timestamps", "time", "date", "datetime", "index", "unnamed: 0")

@@ -10,13 +10,13 @@ import numpy as np
 
 from social_xlstm.data import hdf5_guard as guard
 from social_xlstm.data.hdf5_detectors import read_detectors, write_detectors
+from social_xlstm.data.sets import TrafficSet, check_names, check_shape, checked
 from social_xlstm.data.timestamps import (
     format_frequency,
     format_timestamps,
     parse_frequency,
     parse_timestamps,
 )
-from social_xlstm.data.traffic_set import TrafficSet, check_names, check_shape, checked
 from social_xlstm.errors import InputError
 
 __all__ = ["TrafficSet", "read", "validate", "write"]

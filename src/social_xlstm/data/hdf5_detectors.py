@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 
 from social_xlstm.data import hdf5_guard as guard
-from social_xlstm.data.traffic_set import TrafficSet
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.errors import InputError
 
 COORDINATES = "EPSG:4326"

@@ -7,8 +7,8 @@ import numpy as np
 
 from social_xlstm.data import shards
 from social_xlstm.data.positions import nearest_metres, neighbour_counts, project
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.timestamps import format_frequency, format_timestamps
-from social_xlstm.data.traffic_set import TrafficSet
 
 NEIGHBOUR_METRES = 2000.0
 

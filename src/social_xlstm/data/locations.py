@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from social_xlstm.data.csv_rows import csv_rows
-from social_xlstm.data.traffic_set import check_positions
+from social_xlstm.data.sets import check_positions
 from social_xlstm.errors import InputError
 
 # How published files call their columns, in order of preference; compared in lower case.

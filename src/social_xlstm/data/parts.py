@@ -9,7 +9,7 @@ from social_xlstm.config import DataConfig, SplitConfig
 from social_xlstm.data.fill import fill, training_means
 from social_xlstm.data.open_gaps import OpenGaps
 from social_xlstm.data.scaler import Scaler
-from social_xlstm.data.traffic_set import TrafficSet
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.errors import InputError
 
 PARTS = ("train", "val", "test")

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from social_xlstm.data.traffic_set import check_positions
+from social_xlstm.data.sets import check_positions
 
 EARTH_RADIUS_METRES = 6_371_008.8
 _BLOCK_ROWS = 512  # bounds the distance matrix held at once

@@ -13,8 +13,8 @@ from social_xlstm.data.parts import PARTS, About, Part, make_parts
 from social_xlstm.data.positions import project
 from social_xlstm.data.scaler import Scaler
 from social_xlstm.data.series import Series
+from social_xlstm.data.sets import checked
 from social_xlstm.data.timestamps import common_step_seconds
-from social_xlstm.data.traffic_set import checked
 from social_xlstm.data.windows import Windows
 from social_xlstm.errors import InputError
 

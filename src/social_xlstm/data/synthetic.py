@@ -7,8 +7,8 @@ import numpy as np
 
 from social_xlstm.data import hdf5, shards
 from social_xlstm.data.freeways import Network, build_network
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.timestamps import parse_timestamps
-from social_xlstm.data.traffic_set import TrafficSet
 from social_xlstm.errors import InputError
 
 UNITS = {"speed": "mph", "flow": "vehicles per step", "occupancy": "%"}

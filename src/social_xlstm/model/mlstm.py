@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from social_xlstm.model import eager_pass, mlstm_pass, native_pass
+from social_xlstm.model import eager_pass, mlstm_pass
+from social_xlstm.model.cpu import operators as native_pass
 from social_xlstm.model.layers import CausalConv, Norm
 
 # Shapes: M sequences, T steps, R = M·T rows, E width, I inner width, H heads, D = I/H head width,

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from social_xlstm.model import eager_pass, native_pass, slstm_pass
+from social_xlstm.model import eager_pass, slstm_pass
+from social_xlstm.model.cpu import operators as native_pass
 from social_xlstm.model.layers import CausalConv, HeadwiseLinear, Norm
 
 # Shapes: M sequences, T steps, E width, H heads, D = E/H head width; G = 4 gates in the order i, f, z, o.

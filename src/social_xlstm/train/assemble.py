@@ -14,7 +14,7 @@ from social_xlstm.data.collate import Batch, DetectorBatch
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.prepare import Prepared, prepare
 from social_xlstm.data.scaler import Scaler
-from social_xlstm.data.traffic_set import TrafficSet
+from social_xlstm.data.sets import TrafficSet
 from social_xlstm.errors import InputError
 from social_xlstm.model.social_xlstm import SocialXLSTM
 from social_xlstm.train.distributed import World

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from social_xlstm.model import eager_pass, native_library
+from social_xlstm.model import eager_pass
+from social_xlstm.model.cpu import library as native_library
 
 # Shapes: M sequences, T steps, E width. Every block maps [M,T,E] to [M,T,E] with its residual; a mask is what
 # dropout multiplies by. Weights are the modules' own, in the order of the C structures, the norm's [E] first.

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from social_xlstm.config import ModelConfig, XLSTMConfig
-from social_xlstm.model import native_library
 from social_xlstm.model.cells import build_stack
+from social_xlstm.model.cpu import library as native_library
 from social_xlstm.model.encoder import build_encoder
 
 pytestmark = pytest.mark.skipif(native_library.library() is None, reason="no C library on this machine")

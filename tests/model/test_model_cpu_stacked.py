@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from social_xlstm.config import ModelConfig, XLSTMConfig
-from social_xlstm.model import native_library, native_pass
+from social_xlstm.model.cpu import library as native_library
+from social_xlstm.model.cpu import operators as native_pass
 from social_xlstm.model.encoder import build_encoder
 from social_xlstm.model.stacked import StackedEncoder, stack_weights
 

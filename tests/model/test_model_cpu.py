@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from social_xlstm.config import XLSTMConfig
-from social_xlstm.model import native_library, native_pass
 from social_xlstm.model.cells import build_stack
+from social_xlstm.model.cpu import library as native_library
+from social_xlstm.model.cpu import operators as native_pass
 from social_xlstm.model.mlstm import MLSTMBlock
 
 available = pytest.mark.skipif(native_library.library() is None, reason="no C library on this machine")
@@ -212,7 +213,7 @@ def child(code: str, cache: Path, **environment: str) -> subprocess.Popen:
     imports += (
         "from social_xlstm.config import XLSTMConfig\nfrom social_xlstm.model.cells import build_stack\n"
     )
-    imports += "from social_xlstm.model import native_library\n"
+    imports += "from social_xlstm.model.cpu import library as native_library\n"
     return subprocess.Popen(
         [sys.executable, "-c", imports + code],
         env=told,

@@ -1,0 +1,1 @@
+"""The fast cells on the CPU, in C: built once per machine, called as operators of torch."""
