@@ -1,4 +1,4 @@
-"""What must match before two readings are compared: device, torch, threads; and what only is told."""
+"""The environment of a reading: what must match for a comparison, and what is only shown."""
 
 import platform
 import re
@@ -8,16 +8,15 @@ from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
 
-from perfsuite.cpu_name import cpu_name
-from perfsuite.devices import DeviceFacts
-from perfsuite.records import Match
+from perfsuite.host import cpu_name
+from perfsuite.records import DeviceFacts, Match
 
 _GIT_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Where and on what a reading was taken; None where it could not be told."""
+    """The machine, device and software of a reading; None where unknown."""
 
     device_kind: str
     device_name: str
@@ -37,10 +36,10 @@ class Environment:
 
     @classmethod
     def from_device(
-        cls, facts: DeviceFacts, root: Path | None = None, apart: Path | None = None
+        cls, facts: DeviceFacts, root: Path | None = None, excluded: Path | None = None
     ) -> "Environment":
-        """Describe this machine, this device and the commit checked out at root."""
-        commit, dirty = git_state(root, apart) if root else (None, None)
+        """Describe this machine, this device and the commit checked out at `root`."""
+        commit, dirty = git_state(root, excluded) if root else (None, None)
         return cls(
             device_kind=facts.kind,
             device_name=facts.name,
@@ -61,14 +60,14 @@ class Environment:
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, object]) -> "Environment":
-        """Read a stored environment, ignoring what this version does not know."""
+        """Read a stored environment, ignoring fields this version does not know."""
         known = {item.name for item in fields(cls)}
         empty: dict[str, object] = dict.fromkeys(known, None)
         return cls(**{**empty, **{k: v for k, v in stored.items() if k in known}})  # type: ignore[arg-type]
 
     @property
     def key(self) -> str:
-        """Return the folder's name: all that must match, and nothing that need not."""
+        """Return the name of the baseline folder, made of exactly what must match."""
         return "_".join(slug(part) for part in self._matching().values() if part)
 
     def _matching(self) -> dict[str, str]:
@@ -82,24 +81,24 @@ class Environment:
         }
 
     def match(self, stored: "Environment") -> tuple[Match, str]:
-        """Tell whether a stored reading may gate one taken here, and what keeps it from it."""
+        """Return how well a stored environment matches this one, and what differs."""
         here, there = self._matching(), stored._matching()
         differing = {name for name in here if slug(here[name]) != slug(there[name])}
         if not differing:
             return Match.EXACT, ""
-        told = ", ".join(
+        differences = ", ".join(
             f"{n} {there[n] or 'none'} instead of {here[n] or 'none'}" for n in sorted(differing)
         )
         is_near = not differing & {"device kind", "device"}
-        return (Match.NEAR if is_near else Match.NONE), told
+        return (Match.NEAR if is_near else Match.NONE), differences
 
     def to_stored(self) -> dict[str, object]:
-        """Return the plain form for files."""
+        """Return a plain dictionary for files."""
         return asdict(self)
 
 
 def slug(text: str) -> str:
-    """Return text fit for a file name on every system."""
+    """Return the text as a file name that is valid on every system."""
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
@@ -120,22 +119,25 @@ def _version(package: str) -> str | None:
         return None
 
 
-def git_state(root: Path, apart: Path | None = None) -> tuple[str | None, bool | None]:
-    """Return commit and whether tracked files differ from it, leaving the baselines themselves aside."""
+def git_state(root: Path, excluded: Path | None = None) -> tuple[str | None, bool | None]:
+    """Return the commit and whether tracked files differ from it, ignoring those below `excluded`.
+
+    The baselines are excluded: storing them must not make the work tree count as dirty.
+    """
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return None, None
-    inside = apart is not None and apart.is_relative_to(root)
-    paths = [".", f":(exclude){apart.relative_to(root)}"] if inside and apart is not None else ["."]
+    is_inside = excluded is not None and excluded.is_relative_to(root)
+    paths = [".", f":(exclude){excluded.relative_to(root)}"] if is_inside and excluded is not None else ["."]
     status = _git(root, "status", "--porcelain", "--untracked-files=no", "--", *paths)
     return commit, None if status is None else bool(status)
 
 
 def _git(root: Path, *arguments: str) -> str | None:
     try:
-        ran = subprocess.run(
+        completed = subprocess.run(
             ["git", *arguments], cwd=root, capture_output=True, text=True, timeout=_GIT_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return ran.stdout.strip()
+    return completed.stdout.strip()

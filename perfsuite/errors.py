@@ -1,24 +1,24 @@
-"""The errors a user can cause, each saying what is wrong and what to do."""
+"""The errors a user can cause; each message says what is wrong and what to do."""
 
 
 class PerfsuiteError(Exception):
-    """Any error of input or set-up; the plugin shows its text without a traceback."""
+    """Base class of all errors in input or set-up; the plugin shows them without a traceback."""
 
 
 class InvalidMarker(PerfsuiteError):
-    """A perf marker says something that cannot be meant."""
+    """A perf marker has invalid arguments."""
 
 
 class InvalidBaseline(PerfsuiteError):
-    """A stored baseline cannot be trusted as it is."""
+    """A stored baseline is malformed or does not belong to this test and machine."""
 
 
 class BaselineNotWritten(PerfsuiteError):
-    """A baseline could not be written; what was stored before is untouched."""
+    """A baseline could not be written; the file stored before is unchanged."""
 
 
 class DeviceMissing(PerfsuiteError):
-    """A device asked for by name is not there."""
+    """A device requested by name is not available."""
 
 
 class UnusableStep(PerfsuiteError):
@@ -26,11 +26,11 @@ class UnusableStep(PerfsuiteError):
 
 
 class RunInvalid(PerfsuiteError):
-    """Whatever is measured here does not count: the device is lost, or its driver does not fit."""
+    """No measurement of this run counts: the device is lost, or its driver does not match."""
 
 
 class SessionFailed(PerfsuiteError):
-    """A fresh process that should have measured gave no answer."""
+    """A fresh process that was started to measure returned no result."""
 
 
 class RefUnusable(PerfsuiteError):
@@ -38,20 +38,20 @@ class RefUnusable(PerfsuiteError):
 
 
 class HistoryUnusable(PerfsuiteError):
-    """A history file that cannot be read, or from which nothing follows."""
+    """A history file that cannot be read, or that holds too little to analyse."""
 
 
 class ChecklistMissed(PerfsuiteError):
-    """A training misses items of its checklist."""
+    """A training does not meet all items of its checklist."""
 
 
 class RanksApart(PerfsuiteError):
-    """Processes that should measure together do not: one failed, is gone, or does something else."""
+    """Ranks that should measure together do not: one failed, exited, or runs something else."""
 
 
 class DeviceBusy(PerfsuiteError):
-    """A device that another run measures on was not free in time."""
+    """A device that another run is using did not become free in time."""
 
 
 class LockUnusable(PerfsuiteError):
-    """A lock file or its folder cannot be used: measuring goes on without it."""
+    """A lock file or its folder cannot be used; the run continues without the lock."""

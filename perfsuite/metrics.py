@@ -1,42 +1,51 @@
-"""The figures a reading can have: name, unit, direction, and how each is held against a baseline."""
+"""The figures a reading can have: name, unit, direction, and how each is compared with a baseline."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from perfsuite.counts import COUNTED
 from perfsuite.units import Unit
 
+COUNTED: tuple[tuple[str, str, Unit], ...] = (
+    ("kernels", "kernels per step", Unit.COUNT),
+    ("syncs", "host syncs per step", Unit.COUNT),
+    ("h2d_bytes", "bytes to the device per step", Unit.BYTES),
+    ("d2h_bytes", "bytes to the host per step", Unit.BYTES),
+    ("blocking_copies", "blocking copies per step", Unit.COUNT),
+    ("flops", "FLOPs per step", Unit.COUNT),
+    ("parameter_memory", "memory of parameters", Unit.BYTES),
+    ("gradient_memory", "memory of gradients", Unit.BYTES),
+    ("optimizer_memory", "memory of the optimizer", Unit.BYTES),
+    ("activation_memory", "memory of activations", Unit.BYTES),
+)
 Kind = Literal["step", "loop", "comparison", "benchmark", "scaling"]
 _ALL_KINDS: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark", "scaling"})
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a reading may fall behind its baseline: a share of it, and never less than an amount."""
+    """How far a reading may fall behind its baseline: a share of it, but at least an absolute amount."""
 
     relative: float
     absolute: float = 0.0
-    least: float = 0.0  # no option makes the share smaller: a predicted time is no better than its model
+    least: float = 0.0  # no option lowers the share below this: a predicted time is only as good as its model
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure of a reading; the only place that knows whether higher is better."""
+    """One figure of a reading; the single place that defines whether higher is better."""
 
     name: str
-    field: str
     label: str
     unit: Unit
     higher_is_better: bool
     is_timing: bool = False
     tolerance: Tolerance | None = None
-    gated_kinds: frozenset[Kind] = frozenset()  # the readings whose baseline gates it; elsewhere it is told
+    gated_kinds: frozenset[Kind] = frozenset()  # where a baseline gates it; elsewhere it is shown
     kinds: frozenset[Kind] = _ALL_KINDS
     is_count: bool = False  # counted, not timed: the same code gives the same number
-    is_relative: bool = False  # in rounds of a reference workload, which a slow machine slows as well
-    judged_field: str | None = None  # the cautious end of an interval, where the figure has one
-    via: str = ""  # the field whose absence explains this one's
+    is_relative: bool = False  # in rounds of a reference workload, which a slow machine slows down too
+    via: str = ""  # the metric that this one is derived from, and missing with
 
     @property
     def limit_name(self) -> str:
@@ -44,33 +53,33 @@ class Metric:
         return f"{'min' if self.higher_is_better else 'max'}_{self.name}"
 
     def cost(self, value: float) -> float:
-        """Return a timing as something that grows when code gets slower."""
+        """Return a timing as a cost, which grows when code gets slower."""
         return 1 / value if self.higher_is_better else value
 
-    def is_better(self, one: float, other: float) -> bool:
-        """Tell whether one value beats the other."""
-        return one > other if self.higher_is_better else one < other
+    def is_better(self, value: float, reference: float) -> bool:
+        """Return whether a value is better than a reference."""
+        return value > reference if self.higher_is_better else value < reference
 
 
 _SERIES = "utilization"
+
+
 _ROWS = (
     Metric(
-        "samples_per_s",
         "samples_per_s",
         "samples/s",
         Unit.PER_SECOND,
         True,
         is_timing=True,
         tolerance=Tolerance(0.10),
-        gated_kinds=frozenset({"loop"}),  # a stall now and then moves this and leaves the median alone
+        gated_kinds=frozenset({"loop"}),  # a rare stall changes this figure, but not the median
     ),
-    Metric("utilization", "utilization", "utilization", Unit.FRACTION, True),
-    Metric("utilization_swing", "utilization_swing", "utilization swing", Unit.FRACTION, False, via=_SERIES),
-    Metric("idle_stretch", "idle_stretch_seconds", "longest idle stretch", Unit.SECONDS, False, via=_SERIES),
-    Metric("kernel_busy", "kernel_busy", "kernel-busy share", Unit.FRACTION, True),
+    Metric("utilization", "utilization", Unit.FRACTION, True),
+    Metric("utilization_swing", "utilization swing", Unit.FRACTION, False, via=_SERIES),
+    Metric("idle_stretch", "longest idle stretch", Unit.SECONDS, False, via=_SERIES),
+    Metric("kernel_busy", "kernel-busy share", Unit.FRACTION, True),
     Metric(
         "peak_memory",
-        "peak_memory_bytes",
         "peak memory",
         Unit.BYTES,
         False,
@@ -79,17 +88,15 @@ _ROWS = (
     ),
     Metric(
         "step_time",
-        "step_seconds",
         "step time",
         Unit.SECONDS,
         False,
         is_timing=True,
         tolerance=Tolerance(0.10),
-        gated_kinds=_ALL_KINDS - {"loop", "comparison"},  # the median; a comparison is held to its ratio
+        gated_kinds=_ALL_KINDS - {"loop", "comparison"},  # the median; a comparison is judged by its ratio
     ),
-    Metric("data_wait", "data_wait", "data wait", Unit.FRACTION, False, kinds=frozenset({"loop"})),
+    Metric("data_wait", "data wait", Unit.FRACTION, False, kinds=frozenset({"loop"})),
     Metric(
-        "speedup",
         "speedup",
         "speed-up",
         Unit.RATIO,
@@ -98,29 +105,25 @@ _ROWS = (
         tolerance=Tolerance(0.10),
         gated_kinds=frozenset({"comparison"}),
         kinds=frozenset({"comparison"}),
-        judged_field="speedup_low",
     ),
     Metric(
-        "difference",
         "difference",
         "difference of results",
         Unit.RATIO,
         False,
         kinds=frozenset({"comparison"}),
     ),
-    Metric("rank_skew", "rank_skew", "rank skew", Unit.FRACTION, False),
+    Metric("rank_skew", "rank skew", Unit.FRACTION, False),
     Metric(
-        "scaling_efficiency",
         "scaling_efficiency",
         "scaling efficiency",
         Unit.FRACTION,
         True,
         kinds=frozenset({"scaling"}),
-        judged_field="scaling_efficiency_low",
     ),
     *(
         Metric(
-            *(name, name, label, Unit.RATIO, False),
+            *(name, label, Unit.RATIO, False),
             is_timing=True,
             tolerance=Tolerance(0.10),
             gated_kinds=frozenset({"step"}),
@@ -135,7 +138,7 @@ _ROWS = (
     ),
     *(
         Metric(
-            *(name, name, label, unit, False),
+            *(name, label, unit, False),
             tolerance=Tolerance(0.0),
             gated_kinds=_ALL_KINDS,
             is_count=True,
@@ -143,10 +146,12 @@ _ROWS = (
         for name, label, unit in COUNTED
     ),
 )
+
+
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ROWS}
 
 
 def primary_metric(kind: Kind) -> Metric:
-    """Return the one timing that a kind of reading is compared by."""
+    """Return the timing by which readings of a kind are compared."""
     gated = [m for m in _ROWS if m.is_timing and not m.is_relative and kind in m.gated_kinds]
     return gated[-1]  # a comparison's speed-up before its step time

@@ -1,26 +1,26 @@
-"""What the sessions of a stored baseline allow to say: the limit from their spread, the test of fresh ones.
+"""Noise of a stored baseline: the limit from the spread of its sessions, the test of fresh sessions.
 
-Everything is in logarithms of costs (seconds per step, or per sample), so that scaling all times changes
-nothing. One session is one data point: the steps inside a session share its luck.
+Everything is computed on logarithms of costs (seconds per step, or per sample), so that scaling all times
+changes nothing. One session is one data point: the steps inside a session share its luck.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfsuite.statistics import deviation, mean, median
-from perfsuite.student import quantile, tail
+from perfsuite.statistics import deviation, mean, median, student_quantile, student_tail
 
-LEAST_SESSIONS = 5  # with fewer the spread is a guess, and a fixed tolerance is more honest
-SCREEN = 0.10  # the first stage only raises a suspicion; the second, on fresh data, decides
-POWER = 0.90  # «can see»: finds it nine times out of ten
-NOISIEST = 0.30  # a baseline that cannot see a slowdown of this size guards nothing
-_LEAST_DEVIATION = 0.002  # five sessions that agree to the last digit agree by luck
+MIN_SESSIONS = 5  # with fewer, the spread would be a guess, and a fixed tolerance is more honest
+SCREEN = 0.10  # the first stage only flags a reading; the second, on fresh data, decides
+POWER = 0.90  # «can see»: the slowdown is found nine times out of ten
+NOISIEST = 0.30  # a baseline that cannot detect a slowdown of this size is useless
+_CLEARLY = 0.7  # with five sessions, smaller differences between spreads are not significant
+_MIN_DEVIATION = 0.002  # five sessions that agree to the last digit do so by luck
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The sessions of one figure: their centre, their deviation, their number."""
+    """Centre, deviation and number of the sessions of one figure."""
 
     centre: float
     deviation: float
@@ -28,19 +28,19 @@ class Spread:
 
     @classmethod
     def from_costs(cls, costs: Sequence[float]) -> "Spread":
-        """Describe the costs of several sessions."""
+        """Return the spread of the costs of several sessions."""
         logs = [math.log(cost) for cost in costs]
-        return cls(mean(logs), max(deviation(logs), _LEAST_DEVIATION), len(logs))
+        return cls(mean(logs), max(deviation(logs), _MIN_DEVIATION), len(logs))
 
     @property
     def is_known(self) -> bool:
-        """Tell whether there are enough sessions to speak of a spread."""
-        return self.count >= LEAST_SESSIONS
+        """Return whether there are enough sessions for a meaningful spread."""
+        return self.count >= MIN_SESSIONS
 
 
 @dataclass(frozen=True)
-class Second:
-    """What the second stage found: the slowdown's logarithm, its low end, and how likely it is by chance."""
+class Confirmation:
+    """Result of the second stage: log of the slowdown, its lower bound, and the p-value."""
 
     effect: float
     low: float
@@ -49,38 +49,45 @@ class Second:
 
 def allowed(spread: Spread, tolerance: float) -> float:
     """Return how far (in logarithms) one new session may lie above the baseline before it is suspicious."""
-    far = quantile(1 - SCREEN, spread.count - 1) * spread.deviation * math.sqrt(1 + 1 / spread.count)
-    return max(far, math.log1p(tolerance))
+    quantile = student_quantile(1 - SCREEN, spread.count - 1)
+    noise = quantile * spread.deviation * math.sqrt(1 + 1 / spread.count)
+    return max(noise, math.log1p(tolerance))
 
 
-def confirm(spread: Spread, fresh: Sequence[float], level: float) -> Second:
-    """Hold fresh sessions against the stored ones; the suspicious reading itself is not among them."""
+def confirm(spread: Spread, fresh: Sequence[float], level: float) -> Confirmation:
+    """Compare fresh sessions with the stored ones; `fresh` excludes the suspicious reading itself."""
     logs = [math.log(cost) for cost in fresh]
     degrees = spread.count + len(logs) - 2
-    own = max(deviation(logs), _LEAST_DEVIATION)
+    fresh_deviation = max(deviation(logs), _MIN_DEVIATION)
     pooled = math.sqrt(
-        ((spread.count - 1) * spread.deviation**2 + (len(logs) - 1) * own**2) / max(degrees, 1)
+        ((spread.count - 1) * spread.deviation**2 + (len(logs) - 1) * fresh_deviation**2) / max(degrees, 1)
     )
     error = pooled * math.sqrt(1 / spread.count + 1 / len(logs))
     shift = mean(logs) - spread.centre
-    return Second(
-        # The median: one fresh session that was disturbed does not make a slowdown.
+    return Confirmation(
+        # The median: a single disturbed session must not look like a slowdown.
         median(logs) - spread.centre,
-        shift - quantile(1 - level, max(degrees, 1)) * error,
-        tail(shift / error, max(degrees, 1)),
+        shift - student_quantile(1 - level, max(degrees, 1)) * error,
+        student_tail(shift / error, max(degrees, 1)),
     )
 
 
 def smallest_visible(spread: Spread, tolerance: float, fresh: int, level: float) -> float:
-    """Return the smallest slowdown (a share) that both stages find nine times out of ten."""
+    """Return the smallest slowdown (as a share) that both stages detect nine times out of ten."""
     single = spread.deviation * math.sqrt(1 + 1 / spread.count)
     first = allowed(spread, tolerance) + _Z_POWER * single
     if not fresh:
         return math.expm1(first)
     error = spread.deviation * math.sqrt(1 / spread.count + 1 / fresh)
-    far = quantile(1 - level, spread.count + fresh - 2) * error
-    second = max(far, math.log1p(tolerance)) + _Z_POWER * error
+    noise = student_quantile(1 - level, spread.count + fresh - 2) * error
+    second = max(noise, math.log1p(tolerance)) + _Z_POWER * error
     return math.expm1(max(first, second))
 
 
-_Z_POWER = quantile(POWER, 10**6)
+_Z_POWER = student_quantile(POWER, 10**6)
+
+
+def steadiest(noise: Mapping[str, float], plain: str) -> str:
+    """Return the timing to judge by: the plain one, unless another is clearly steadier."""
+    best = min(noise, key=lambda name: noise[name], default=plain)
+    return best if best in noise and noise[best] < _CLEARLY * noise.get(plain, math.inf) else plain

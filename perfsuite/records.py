@@ -1,17 +1,91 @@
-"""The nouns of the line: Reading, Limit, Verdict, Expectation, Result; they hold and do nothing."""
+"""The records that the stages hand on: Reading, Limit, Verdict, Expectation, Result."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from perfsuite.metrics import Kind, Metric
+from perfsuite.metrics import METRICS, Kind, Metric
 from perfsuite.noise import Spread
+
+# In the order they are shown. A device leaves out a share it cannot measure; the present ones add up to 1.
+SHARES: Mapping[str, str] = {
+    "data_wait": "data wait",
+    "transfer": "host→device transfer",
+    "launch_gaps": "launch gaps",
+    "kernels": "kernels",
+    "sync_waits": "sync waits",
+    "collectives": "collectives",
+    "optimizer": "optimizer",
+    "allocator": "allocator",
+    "other": "other",
+}
+Clue = float | str
+
+
+@dataclass(frozen=True)
+class Insight:
+    """Figures to report, shares of the step's wall time, and clues for the diagnosis."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = field(default_factory=dict)
+    clues: Mapping[str, Clue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What steps did, counted: figures per step, and where in the code each comes from."""
+
+    figures: Mapping[str, float] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → place → figure
+    lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
+    launched: Mapping[str, float] = field(default_factory=dict)  # kernel, by its readable name → per step
+    reported: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def whole(shares: Mapping[str, float]) -> dict[str, float]:
+    """Return shares that add up to 1: a missing rest becomes «other», an excess is scaled down."""
+    known = {name: max(share, 0.0) for name, share in shares.items() if name in SHARES}
+    total = sum(known.values())
+    if not known or total <= 0:
+        return {}
+    if total >= 1:
+        return {name: share / total for name, share in known.items()}
+    known["other"] = known.get("other", 0.0) + 1 - total
+    return known
+
+
+def with_data_wait(shares: Mapping[str, float], waited: float | None) -> dict[str, float]:
+    """Return shares with the data wait measured in the window, the other shares scaled to the rest."""
+    if waited is None:
+        return dict(shares)
+    rest = {name: share for name, share in shares.items() if name != "data_wait"}
+    total = sum(rest.values())
+    if total <= 0:
+        return {"data_wait": waited, "other": 1 - waited}
+    return {"data_wait": waited, **{name: share / total * (1 - waited) for name, share in rest.items()}}
+
+
+class Figure:
+    """A figure of a reading as an attribute; None means «not measured»."""
+
+    def __init__(self, metric: str, end: int | None = None) -> None:
+        self._metric = metric
+        self._end = end  # of its interval: 0 is the lower end, 1 the upper one
+
+    def __get__(self, reading: "Reading | None", owner: object = None) -> float | None:
+        if reading is None:
+            return None
+        if self._end is None:
+            return reading.figures.get(self._metric)
+        interval = reading.intervals.get(self._metric)
+        return None if interval is None else interval[self._end]
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one measurement found; None is «not measured»."""
+    """The result of one measurement; None means «not measured»."""
 
     name: str
     kind: Kind
@@ -21,68 +95,90 @@ class Reading:
     samples: int
     wall_seconds: float
     rounds: tuple[float, ...]  # seconds per step, in order
-    samples_per_s: float | None = None
-    step_seconds: float | None = None
-    utilization: float | None = None
-    utilization_swing: float | None = None
-    idle_stretch_seconds: float | None = None
-    kernel_busy: float | None = None
-    peak_memory_bytes: float | None = None
-    data_wait: float | None = None
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    difference: float | None = None
-    rank_skew: float | None = None
-    scaling_efficiency: float | None = None
-    scaling_efficiency_low: float | None = None
-    scaling_efficiency_high: float | None = None
-    counts: Mapping[str, float] = field(default_factory=dict)  # metric → figure
-    relative: Mapping[str, float] = field(default_factory=dict)  # metric → step in rounds of a reference
+    figures: Mapping[str, float] = field(default_factory=dict)  # metric → figure; no entry if not measured
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # metric → its 95 % interval
+    is_accelerator: bool = False
     modelled: bool = False
+    origin: str = ""  # such as emulated, where neither «measured» nor «modelled» is the word
     places: Mapping[str, Mapping[str, float]] = field(
         default_factory=dict
     )  # metric → place in the code → count
-    lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
-    series: tuple[float, ...] = ()  # utilization over time, where it is known
-    memory_series: tuple[float, ...] = ()  # bytes over time, where they are known
+    lines: Mapping[str, int] = field(default_factory=dict)  # place → its current line number
+    launched: Mapping[str, float] = field(default_factory=dict)  # kernel → per step, where they were counted
+    series: tuple[float, ...] = ()  # utilization over time, where known
+    memory_series: tuple[float, ...] = ()  # bytes over time, where known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()  # why this measurement does not count
-    conditions: Mapping[str, float] = field(default_factory=dict)  # clocks, power limit: what must not differ
-    ranks: tuple[Mapping[str, float], ...] = ()  # each rank's figures, where several measured together
-    without: "Reading | None" = None  # a comparison's other arm
+    conditions: Mapping[str, float] = field(default_factory=dict)  # clocks, power limit: must not differ
+    ranks: tuple[Mapping[str, float], ...] = ()  # figures of each rank, if several measured together
+    without: "Reading | None" = None  # the other variant of a comparison
     shares: Mapping[str, float] = field(default_factory=dict)  # of the step's wall time, adding up to 1
-    clues: Mapping[str, float | str] = field(default_factory=dict)  # what the diagnosis goes by
+    clues: Mapping[str, float | str] = field(default_factory=dict)  # input of the diagnosis
+
+    # The figures that tests use most, under names with their units.
+    samples_per_s = Figure("samples_per_s")
+    step_seconds = Figure("step_time")
+    utilization = Figure("utilization")
+    utilization_swing = Figure("utilization_swing")
+    idle_stretch_seconds = Figure("idle_stretch")
+    kernel_busy = Figure("kernel_busy")
+    peak_memory_bytes = Figure("peak_memory")
+    data_wait = Figure("data_wait")
+    speedup = Figure("speedup")
+    speedup_low = Figure("speedup", end=0)
+    speedup_high = Figure("speedup", end=1)
+    difference = Figure("difference")
+    rank_skew = Figure("rank_skew")
+    scaling_efficiency = Figure("scaling_efficiency")
+    scaling_efficiency_low = Figure("scaling_efficiency", end=0)
+    scaling_efficiency_high = Figure("scaling_efficiency", end=1)
+
+    @property
+    def how(self) -> str:
+        """Return the word for its figures: nothing may pass for measured that is not."""
+        return self.origin or ("modelled" if self.modelled else "measured")
+
+    @property
+    def counts(self) -> Mapping[str, float]:
+        """Return the figures that were counted, not timed."""
+        return {name: value for name, value in self.figures.items() if METRICS[name].is_count}
 
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
-        value: float | None = getattr(self, metric.field, None)
-        if metric.is_relative:
-            return self.relative.get(metric.name)
-        return self.counts.get(metric.name) if metric.is_count else value
+        return self.figures.get(metric.name)
 
     def judged(self, metric: Metric) -> float | None:
-        """Return the figure of a metric as it is judged: the cautious end where there is an interval."""
-        value: float | None = getattr(self, metric.judged_field) if metric.judged_field else None
-        return value if metric.judged_field else self.value(metric)
+        """Return the figure of a metric as it is judged: the cautious end of its interval, if it has one."""
+        if metric.name not in self.intervals:
+            return self.value(metric)
+        low, high = self.intervals[metric.name]
+        return low if metric.higher_is_better else high
+
+    def with_figures(self, **figures: float | None) -> "Reading":
+        """Return the reading with figures added or replaced; None removes a figure."""
+        merged = {**self.figures, **figures}
+        return replace(self, figures={name: value for name, value in merged.items() if value is not None})
+
+
+BASELINE = "the baseline"  # the source of limits that come from a stored baseline
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The worst value of a metric that still passes, and who asks for it."""
+    """The worst value of a metric that still passes, and where it comes from."""
 
     metric: Metric
     bound: float
     source: str  # "the perf marker", "the baseline", "perf.compare"
-    reference: float | None = None  # the baseline's own value, before the tolerance
+    reference: float | None = None  # the baseline's value, before the tolerance
     tolerance: float | None = None
-    spread: Spread | None = None  # the baseline's sessions, where there are enough to know their noise
-    visible: float | None = None  # the smallest slowdown that would be found
+    spread: Spread | None = None  # of the baseline's sessions, if there are enough to know their noise
+    visible: float | None = None  # the smallest slowdown that would be detected
 
 
 class Outcome(Enum):
-    """How a limit was met."""
+    """The outcome of comparing a reading with a limit."""
 
     PASSED = "passed"
     IMPROVED = "improved"
@@ -91,27 +187,28 @@ class Outcome(Enum):
     NO_BASELINE = "no baseline"
     UNCONFIRMED = "not confirmed"  # suspicious at first, fine in fresh processes
     INVALID = "invalid"  # neither passed nor failed: the measurement does not count
+    INCONCLUSIVE = "inconclusive"  # neither passed nor failed: the comparison is not certain enough
 
     @property
     def is_failure(self) -> bool:
-        """Tell whether the test fails by it."""
+        """Return whether this outcome fails the test."""
         return self in (Outcome.MISSED, Outcome.UNMEASURED, Outcome.NO_BASELINE)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One limit held against one reading."""
+    """The outcome of one limit for one reading."""
 
     reading: str
     outcome: Outcome
     limit: Limit | None
     measured: float | None = None
     reason: str = ""
-    is_exact: bool = False  # of a modelled reading: another one would say the same
+    is_exact: bool = False  # of a modelled reading: measuring again would give the same figure
 
 
 class Match(Enum):
-    """How well a stored baseline fits this machine."""
+    """How well a stored baseline matches this machine."""
 
     EXACT = "exact"
     NEAR = "near"
@@ -120,7 +217,7 @@ class Match(Enum):
 
 @dataclass(frozen=True)
 class Settings:
-    """How one test is measured and judged, after command line, marker, ini and defaults are settled."""
+    """How one test is measured and judged, resolved from command line, marker, ini and defaults."""
 
     device: str = "auto"
     tolerance: float | None = None
@@ -134,34 +231,68 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class StoredReading:
+    """One reading of a baseline."""
+
+    values: Mapping[str, float] = field(default_factory=dict)  # metric → figure
+    sessions: Mapping[str, Sequence[float]] = field(default_factory=dict)  # metric → one figure per session
+    conditions: Mapping[str, float] = field(default_factory=dict)
+    places: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → place → count
+    shares: Mapping[str, float] = field(default_factory=dict)
+    rounds: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The stored readings of one test, and how well they match this machine."""
+
+    match: Match = Match.NONE
+    reason: str = ""  # what differs from this machine
+    readings: Mapping[str, StoredReading] = field(default_factory=dict)
+    environment: Mapping[str, Any] = field(default_factory=dict)  # where it was measured, as stored
+
+    @property
+    def is_gating(self) -> bool:
+        """Return whether it limits readings; one from another machine is only shown."""
+        return self.match is Match.EXACT
+
+    @property
+    def sessions(self) -> int:
+        """Return the number of sessions it was measured in."""
+        counts = [len(values) for stored in self.readings.values() for values in stored.sessions.values()]
+        return max(counts, default=1)
+
+    def of(self, reading: str) -> StoredReading:
+        """Return the stored reading of that name, an empty one if there is none."""
+        return self.readings.get(reading, StoredReading())
+
+
+@dataclass(frozen=True)
 class Expectation:
-    """All that is expected of one test before it runs."""
+    """Everything that is expected of one test, known before it runs."""
 
     limits: tuple[Limit, ...] = ()
     by_reading: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict)  # from the baseline
-    match: Match = Match.NONE
-    match_reason: str = ""
-    stored: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → metric → value
-    conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # reading → condition → value
-    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(
-        default_factory=dict
-    )  # reading → metric → place
+    baseline: Baseline = Baseline()
     settings: Settings = Settings()
-    sessions: int = 0  # how many the baseline was measured in
-    before: Mapping[str, Any] = field(default_factory=dict)  # reading → all that was stored of it
-    environment: Mapping[str, Any] = field(default_factory=dict)  # where that was
+
+    @property
+    def needs_references(self) -> bool:
+        """Return whether any limit is in rounds of a reference workload."""
+        limits = [*self.limits, *(limit for limits in self.by_reading.values() for limit in limits)]
+        return any(limit.metric.is_relative for limit in limits)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One test's readings and what was made of them."""
+    """The readings of one test and their verdicts."""
 
     test: str
     expectation: Expectation
     readings: tuple[Reading, ...]
     verdicts: tuple[Verdict, ...]
-    error: str = ""  # the test's own failure, if it had one
-    excused: str = ""  # why it was expected to fail, if it was, and did
+    error: str = ""  # why the test itself failed, if it did
+    excused: str = ""  # the reason of an expected failure (xfail) that occurred
 
     @property
     def short_name(self) -> str:
@@ -170,17 +301,49 @@ class Result:
 
     @property
     def is_failed(self) -> bool:
-        """Tell whether anything about the test failed that was not expected to."""
+        """Return whether the test failed unexpectedly."""
         is_bad = bool(self.error) or any(verdict.outcome.is_failure for verdict in self.verdicts)
         return is_bad and not self.excused
 
     @property
     def invalid(self) -> tuple[str, ...]:
-        """Return why measurements of this test do not count."""
+        """Return the reasons why measurements of this test do not count."""
         return tuple(v.reason for v in self.verdicts if v.outcome is Outcome.INVALID)
 
 
 def short_name(test: str) -> str:
-    """Return a test's id without the folders of its file; parameters may have slashes of their own."""
+    """Return a test's id without the folders of its file; slashes in parameters stay."""
     file, mark, name = test.partition("::")
     return f"{file.rpartition('/')[2]}{mark}{name}"
+
+
+@dataclass(frozen=True)
+class SessionReading:
+    """One reading of one session: its figures, and why they do not count, if they do not."""
+
+    values: Mapping[str, float]
+    invalid: tuple[str, ...] = ()
+    rounds: tuple[float, ...] = ()  # seconds per step, thinned out if there are many
+
+
+@dataclass(frozen=True)
+class Session:
+    """The results of one fresh process: test → reading → figures, and the tests that failed."""
+
+    readings: Mapping[str, Mapping[str, SessionReading]]
+    errors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """What identifies a device in a baseline; None where it does not apply."""
+
+    kind: str  # cpu, cuda
+    name: str
+    clock: str
+    threads: int | None = None
+    uuid: str | None = None
+    memory_bytes: int | None = None
+    driver: str | None = None
+    cuda: str | None = None
+    ranks: int | None = None  # number of processes that measure together, each on its own device

@@ -1,4 +1,4 @@
-"""Turn "12 GiB", "85 %" and "30 ms" into numbers and back; refuses what has no clear unit."""
+"""Parse "12 GiB", "85 %" and "30 ms" into numbers and format them again; ambiguous texts are refused."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Unit(Enum):
-    """What a number counts, under the name stored in files."""
+    """The unit of a number; the value is the name stored in files."""
 
     FRACTION = "fraction"
     BYTES = "bytes"
@@ -16,7 +16,7 @@ class Unit(Enum):
     COUNT = "count"
 
 
-# A comma stands between thousands: "2,5" is refused, since it might be meant as 2.5 or as 25.
+# Commas separate thousands only: "2,5" is refused, because it could mean 2.5 or 25.
 _NUMBER = re.compile(
     r"\s*([+-]?(?:\d{1,3}(?:,\d{3})+(?:\.\d*)?|\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S*)\s*\Z"
 )
@@ -62,7 +62,7 @@ _EXAMPLES = {
 
 
 def parse(value: object, unit: Unit) -> float:
-    """Return the number meant by a human's text, or raise ValueError with an example."""
+    """Return the number that a user wrote, or raise ValueError with an example."""
     example = _EXAMPLES[unit]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(f"{value!r} is not a number; write {example}")
@@ -78,11 +78,11 @@ def parse(value: object, unit: Unit) -> float:
 
 
 def _parse_text(text: str, unit: Unit) -> float:
-    found = _NUMBER.match(text)
-    suffix = found[2].lower() if found else ""
-    if not found or suffix not in _SUFFIXES[unit]:
+    match = _NUMBER.match(text)
+    suffix = match[2].lower() if match else ""
+    if not match or suffix not in _SUFFIXES[unit]:
         raise ValueError(f"{text!r} is not a {_NAMES[unit]}; write {_EXAMPLES[unit]}")
-    return float(found[1].replace(",", "").replace("_", "")) * _SUFFIXES[unit][suffix]
+    return float(match[1].replace(",", "").replace("_", "")) * _SUFFIXES[unit][suffix]
 
 
 _NAMES = {
@@ -98,8 +98,8 @@ _BYTE_STEPS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 _SECOND_STEPS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
-def show(value: float | None, unit: Unit) -> str:  # noqa: PLR0911  one way for each unit
-    """Return a number as a person reads it, "–" for what was not measured."""
+def show(value: float | None, unit: Unit) -> str:  # noqa: PLR0911  one return per unit
+    """Return a number in human units, "–" for None (not measured)."""
     if value is None:
         return "–"
     match unit:

@@ -1,13 +1,12 @@
-"""Settle suspicions with the readings of fresh processes; pure, and on fresh data only."""
+"""Confirm or drop suspicions by the readings of fresh processes; pure, and on fresh data only."""
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from perfsuite.judge.verdicts import is_suspicion
-from perfsuite.noise import Second, confirm
-from perfsuite.processes.fresh import Session
-from perfsuite.records import Limit, Outcome, Result, Verdict
+from perfsuite.noise import Confirmation, confirm
+from perfsuite.records import Limit, Outcome, Result, Session, Verdict
 from perfsuite.statistics import holm, median
 
 
@@ -16,7 +15,7 @@ def settle(
 ) -> list[Result]:
     """Return the results with every suspicion confirmed or dropped.
 
-    `gated` is how many timings the run held against baselines: the unsuspicious ones count as tests too.
+    `gated` is how many timings the run compared with baselines: the unsuspicious ones count as tests too.
     """
     results = list(results)
     seconds = {
@@ -44,7 +43,9 @@ def settle(
         return replace(
             verdict,
             outcome=Outcome.MISSED if is_real else Outcome.UNCONFIRMED,
-            reason=_told(second.effect, len(fresh), f", at least {_percent(second.low)}" if is_real else ""),
+            reason=_effect_text(
+                second.effect, len(fresh), f", at least {_percent(second.low)}" if is_real else ""
+            ),
         )
 
     return [
@@ -54,44 +55,46 @@ def settle(
 
 
 def fresh_costs(result: Result, verdict: Verdict, sessions: Sequence[Session]) -> list[float]:
-    """Return what the fresh processes measured of a verdict's metric, leaving out what does not count."""
+    """Return the costs that fresh processes measured for a verdict's metric, without invalid readings."""
     if verdict.limit is None:
         return []
     metric = verdict.limit.metric
-    taken = [session.readings.get(result.test, {}).get(verdict.reading) for session in sessions]
-    values = [one.values.get(metric.name) for one in taken if one is not None and not one.invalid]
+    readings = [session.readings.get(result.test, {}).get(verdict.reading) for session in sessions]
+    values = [
+        reading.values.get(metric.name) for reading in readings if reading is not None and not reading.invalid
+    ]
     return [metric.cost(value) for value in values if value]
 
 
 def _undecided(result: Result, verdict: Verdict, sessions: Sequence[Session]) -> Verdict:
-    """Settle a suspicion that no fresh process could look at: where they say why, it does not count."""
-    taken = [session.readings.get(result.test, {}).get(verdict.reading) for session in sessions]
-    reasons = [reason for one in taken if one is not None for reason in one.invalid]
+    """Settle a suspicion that no fresh process measured: if they give a reason, the reading is invalid."""
+    readings = [session.readings.get(result.test, {}).get(verdict.reading) for session in sessions]
+    reasons = [reason for reading in readings if reading is not None for reason in reading.invalid]
     if not reasons:
         return replace(verdict, reason="not confirmed: no fresh process could measure it")
-    told = f"suspicious, and none of {len(sessions)} fresh processes counts: {reasons[0]}"
-    return Verdict(verdict.reading, Outcome.INVALID, None, reason=told)
+    text = f"suspicious, and none of {len(sessions)} fresh processes counts: {reasons[0]}"
+    return Verdict(verdict.reading, Outcome.INVALID, None, reason=text)
 
 
 def _second(
     result: Result, verdict: Verdict, sessions: Sequence[Session], family_error: float
-) -> Second | None:
+) -> Confirmation | None:
     fresh = fresh_costs(result, verdict, sessions)
     spread = verdict.limit.spread if verdict.limit else None
     return None if spread is None or not fresh else confirm(spread, fresh, family_error)
 
 
 def _by_tolerance(verdict: Verdict, limit: Limit, fresh: Sequence[float]) -> Verdict:
-    """Settle a suspicion against a baseline of too few sessions: the typical fresh reading must miss too."""
+    """Settle a suspicion against a baseline of too few sessions: the median fresh reading must miss too."""
     typical = median(fresh)
     is_missed = typical > limit.metric.cost(limit.bound)
     effect = math.log(typical / limit.metric.cost(limit.reference or limit.bound))
     outcome = Outcome.MISSED if is_missed else Outcome.UNCONFIRMED
-    return replace(verdict, outcome=outcome, reason=_told(effect, len(fresh), ""))
+    return replace(verdict, outcome=outcome, reason=_effect_text(effect, len(fresh), ""))
 
 
-def _told(effect: float, count: int, beside: str) -> str:
-    return f"{_percent(effect)} in {count} fresh processes{beside}"
+def _effect_text(effect: float, count: int, suffix: str) -> str:
+    return f"{_percent(effect)} in {count} fresh processes{suffix}"
 
 
 def _percent(effect: float) -> str:

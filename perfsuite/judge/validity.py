@@ -1,11 +1,14 @@
-"""Does a measurement count? Its own reasons not to, and conditions that differ from the baseline's; pure."""
+"""Decide whether a measurement is valid: by itself, and under the baseline's conditions; pure."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from perfsuite.records import Outcome, Reading, Verdict
+from perfsuite.metrics import primary_metric
+from perfsuite.records import Baseline, Outcome, Reading, Verdict
+from perfsuite.units import show
 
-_CROWDED_SHARE = 0.2  # from here on steps take as long as others let them
+_CROWDED_SHARE = 0.2  # above this, other processes decide how long a step takes
+_COLLAPSED = 20.0  # times faster than the baseline: the step did not get faster, it lost its work
 
 
 class Condition(NamedTuple):
@@ -17,7 +20,7 @@ class Condition(NamedTuple):
     absolute: float = 0.0
 
 
-# What is not in this table is stored and told, never demanded.
+# Conditions that are not in this table are stored and reported, but never required.
 CONDITIONS: Mapping[str, Condition] = {
     "sm_clock_mhz": Condition("the SM clock under load", "MHz", relative=0.05),
     "memory_clock_mhz": Condition("the memory clock under load", "MHz", relative=0.05),
@@ -28,17 +31,18 @@ CONDITIONS: Mapping[str, Condition] = {
 }
 
 
-def faults(reading: Reading, stored: Mapping[str, float]) -> tuple[str, ...]:
-    """Return why a reading does not count, the baseline's conditions in hand."""
-    arms = (reading, *((reading.without,) if reading.without else ()))
-    own = dict.fromkeys(reason for arm in arms for reason in arm.invalid)  # each once, in order
-    return (*own, *differing(reading.conditions, stored))
+def faults(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
+    """Return why a reading does not count: by itself, or because conditions differ from the baseline's."""
+    variants = (reading, *((reading.without,) if reading.without else ()))
+    reasons = dict.fromkeys(reason for variant in variants for reason in variant.invalid)  # unique, in order
+    stored = baseline.of(reading.name).conditions if baseline.is_gating else {}
+    return (*reasons, *differing(reading.conditions, stored))
 
 
 def crowded(reading: Reading) -> tuple[str, ...]:
-    """Return why a time of the CPU is no base for a comparison: for long stretches others had its cores.
+    """Return why a CPU timing cannot be compared: other processes used its cores for too long.
 
-    Not asked of readings that start processes themselves: ranks and loader workers share cores by design.
+    Not checked for readings that start processes themselves: ranks and loader workers share cores by design.
     """
     is_alone = reading.kind in ("step", "loop") and not reading.ranks
     is_alone = is_alone and not reading.reported.get("num_workers")
@@ -52,21 +56,34 @@ def crowded(reading: Reading) -> tuple[str, ...]:
 
 
 def differing(now: Mapping[str, float], stored: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the conditions that are not as they were; one known on one side only is no difference."""
-    told = []
+    """Return the conditions that differ; one that is known on one side only does not count as different."""
+    texts = []
     for name, condition in CONDITIONS.items():
         if name not in now or name not in stored:
             continue
         allowed = max(condition.relative * stored[name], condition.absolute)
         if abs(now[name] - stored[name]) > allowed:
             unit = f" {condition.unit}" if condition.unit else ""
-            told.append(
+            texts.append(
                 f"{condition.label} is {now[name]:.4g}{unit}, the baseline was taken at "
                 f"{stored[name]:.4g}{unit}"
             )
-    return tuple(told)
+    return tuple(texts)
 
 
 def invalid_verdict(reading: Reading, reasons: tuple[str, ...]) -> Verdict:
-    """Return the one verdict of a reading that does not count."""
+    """Return the verdict of a reading that does not count."""
     return Verdict(reading.name, Outcome.INVALID, None, reason="; ".join(reasons))
+
+
+def collapsed(reading: Reading, stored: Mapping[str, float]) -> tuple[str, ...]:
+    """Return why a reading that is implausibly better than its baseline does not count."""
+    metric = primary_metric(reading.kind)
+    before, now = stored.get(metric.name), reading.value(metric)
+    if not before or not now or metric.cost(before) / metric.cost(now) < _COLLAPSED:
+        return ()
+    was, is_now = (show(value, metric.unit) for value in (before, now))
+    return (
+        f"{metric.label} collapsed to {is_now}, the baseline has {was}: does the step still do its work? "
+        "If it does, delete this test's baseline and run pytest --save-baseline",
+    )

@@ -1,10 +1,11 @@
-"""Hold readings against limits; pure, and knows nothing but limits."""
+"""Compare readings with their limits; pure."""
 
 import math
 from collections.abc import Iterable, Mapping
 
+from perfsuite.judge.validity import collapsed, faults, invalid_verdict
 from perfsuite.metrics import Kind
-from perfsuite.records import Limit, Outcome, Reading, Verdict
+from perfsuite.records import Baseline, Expectation, Limit, Outcome, Reading, Verdict
 
 _CALLS: Mapping[Kind, str] = {
     "step": "perf(step)",
@@ -13,6 +14,7 @@ _CALLS: Mapping[Kind, str] = {
     "scaling": "perf.scaling",
     "benchmark": "benchmark",
 }
+Measured = Iterable[tuple[Reading, tuple[Limit, ...]]]  # readings, each with the limits of its call
 
 
 def judge(reading: Reading, limits: Iterable[Limit]) -> tuple[Verdict, ...]:
@@ -26,44 +28,45 @@ def _applies(limit: Limit, reading: Reading) -> bool:
 
 
 def is_suspicion(verdict: Verdict) -> bool:
-    """Tell whether a miss is a measured time behind a baseline: noise can do that, a fresh look can tell."""
+    """Return whether a miss is a timing behind its baseline: possibly noise, which fresh processes settle."""
     limit = verdict.limit
     is_timing = limit is not None and limit.reference is not None and limit.metric.is_timing
     return verdict.outcome is Outcome.MISSED and is_timing and not verdict.is_exact
 
 
 def judge_unmeasured(readings: Iterable[Reading], limits: Iterable[Limit]) -> tuple[Verdict, ...]:
-    """Return a failure for every limit on something none of a test's readings can carry.
+    """Return a failure for every limit whose metric none of the test's calls measures.
 
-    A limit that nothing was held against must not look like one that was kept.
+    A limit that was compared with nothing must not look like one that was met.
     """
     kinds = {reading.kind for reading in readings}
     return tuple(
-        Verdict("", Outcome.UNMEASURED, limit, reason=f"the test did not call {_able(limit)}")
+        Verdict("", Outcome.UNMEASURED, limit, reason=f"the test did not call {_calls_for(limit)}")
         for limit in limits
         if not kinds & limit.metric.kinds
     )
 
 
-def judge_misplaced(reading: Reading, asked: Iterable[Limit]) -> tuple[Verdict, ...]:
-    """Return a failure for every limit of a call on something this kind of call cannot carry."""
+def judge_misplaced(reading: Reading, call_limits: Iterable[Limit]) -> tuple[Verdict, ...]:
+    """Return a failure for every limit of a call whose metric this kind of call does not measure."""
     return tuple(
-        Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"only {_able(limit)} measures it")
-        for limit in asked
+        Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"only {_calls_for(limit)} measures it")
+        for limit in call_limits
         if reading.kind not in limit.metric.kinds
     )
 
 
 def _verdict(reading: Reading, limit: Limit) -> Verdict:
     metric = limit.metric
-    # A claim must be proven, so its cautious end counts; a loss against the baseline must be seen.
+    # A claim must be proven, so the cautious end of its interval counts; a loss against the baseline is
+    # judged by the figure itself.
     measured = reading.judged(metric) if limit.reference is None else reading.value(metric)
     if measured is None:
         return Verdict(
             reading.name,
             Outcome.UNMEASURED,
             limit,
-            reason=_why_absent(reading, metric.via or metric.field),
+            reason=_why_absent(reading, metric.via or metric.name),
         )
     if not math.isfinite(measured) or measured < 0:
         return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"{measured} is not a {metric.label}")
@@ -75,18 +78,48 @@ def _verdict(reading: Reading, limit: Limit) -> Verdict:
 def _passed_how(limit: Limit, measured: float) -> Outcome:
     if limit.reference is None:
         return Outcome.PASSED
-    # The same distance on the good side as the tolerance allows on the bad one.
+    # An improvement must be as large as the loss that the tolerance allows.
     mirrored = 2 * limit.reference - limit.bound
     return Outcome.IMPROVED if limit.metric.is_better(measured, mirrored) else Outcome.PASSED
 
 
-def _why_absent(reading: Reading, field: str) -> str:
+def _why_absent(reading: Reading, name: str) -> str:
     for note in reading.notes:
-        if note.startswith(f"{field}: "):
-            return note.removeprefix(f"{field}: ")
+        if note.startswith(f"{name}: "):
+            return note.removeprefix(f"{name}: ")
     return f"{reading.device} does not measure it"
 
 
-def _able(limit: Limit) -> str:
-    """Name the calls that measure what a limit is about."""
+def _calls_for(limit: Limit) -> str:
+    """Return the names of the calls that measure a limit's metric."""
     return " or ".join(call for kind, call in _CALLS.items() if kind in limit.metric.kinds)
+
+
+def judge_test(measured: Measured, expectation: Expectation, save_command: str | None) -> tuple[Verdict, ...]:
+    """Return all verdicts of a test; `save_command` is None if a missing baseline is no failure."""
+    measured = list(measured)
+    if not measured:
+        why = "the test measured nothing: call perf(step), perf.loop or perf.compare in it"
+        return (Verdict("", Outcome.UNMEASURED, None, reason=why),)
+    verdicts: list[Verdict] = []
+    for reading, call_limits in measured:
+        if reasons := _reasons(reading, expectation.baseline):
+            verdicts.append(invalid_verdict(reading, reasons))
+            continue
+        stored = expectation.by_reading.get(reading.name, ())
+        verdicts += judge(reading, (*expectation.limits, *call_limits, *stored))
+        verdicts += judge_misplaced(reading, call_limits)
+    verdicts += judge_unmeasured([reading for reading, _ in measured], expectation.limits)
+    baseline = expectation.baseline
+    if save_command is not None and not baseline.is_gating:
+        why = "no baseline for this machine, and --perf-strict requires one"
+        nearest = f" (the nearest differs: {baseline.reason})" if baseline.reason else ""
+        why = f"{why}{nearest}; store one with: {save_command}"
+        verdicts.append(Verdict("", Outcome.NO_BASELINE, None, reason=why))
+    return tuple(verdicts)
+
+
+def _reasons(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
+    """Return why a reading does not count; only a gating baseline shows that one is too good to be true."""
+    figures = baseline.of(reading.name).values if baseline.is_gating else {}
+    return (*faults(reading, baseline), *collapsed(reading, figures))

@@ -7,19 +7,20 @@ from typing import Any
 from perfsuite.environment import Environment
 from perfsuite.metrics import METRICS, Metric
 from perfsuite.records import Reading, Result
-from perfsuite.remember.check import MAX_ROUNDS, SCHEMA
+from perfsuite.remember.schema import MAX_ROUNDS, SCHEMA
 from perfsuite.statistics import geometric_mean, median
 from perfsuite.units import Unit
 
-Sessions = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]  # test → reading → figures of each
+# test → reading → the figures of each session
+Sessions = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
 
 
 def remember(
     results: Iterable[Result], environments: dict[str, Environment], more: Sessions | None = None
 ) -> dict[str, dict[str, Any]]:
-    """Return test → document for a run in which nothing failed, and nothing at all for any other.
+    """Return test → document for a run without failures, and an empty mapping if anything failed.
 
-    What does not count is left out, whatever else was done about it. `more` are the further sessions.
+    Tests with invalid measurements are left out. `more` are the sessions of fresh processes.
     """
     results = list(results)
     if any(result.is_failed for result in results):
@@ -47,7 +48,7 @@ def _document(
 
 
 def stored_reading(reading: Reading, more: Sequence[Mapping[str, float]] = ()) -> dict[str, Any]:
-    """Return a reading as stored: metrics with unit and direction, every session, and the raw rounds."""
+    """Return a reading in its stored form: metrics with unit and direction, all sessions, and the rounds."""
     sessions = sessions_of(reading, more)
     return {
         "kind": reading.kind,
@@ -77,13 +78,13 @@ def stored_reading(reading: Reading, more: Sequence[Mapping[str, float]] = ()) -
 
 
 def sessions_of(reading: Reading, more: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return the figures of every session by metric, this process's own first; counts need no second one."""
-    found = {}
+    """Return the figures of all sessions by metric, this process first; counts need only one session."""
+    sessions = {}
     for metric in METRICS.values():
-        values = [reading.value(metric), *(one.get(metric.name) for one in more)]
+        values = [reading.value(metric), *(figures.get(metric.name) for figures in more)]
         if not metric.is_count and None not in values:
-            found[metric.name] = [_rounded(value) for value in values if value is not None]
-    return found
+            sessions[metric.name] = [_rounded(value) for value in values if value is not None]
+    return sessions
 
 
 def _typical(metric: Metric, value: float, sessions: Mapping[str, Sequence[float]]) -> float:
@@ -92,12 +93,12 @@ def _typical(metric: Metric, value: float, sessions: Mapping[str, Sequence[float
 
 
 def _is_exact(metric: Metric, reading: Reading) -> bool:
-    # A count is gated to the last digit, so it is stored to the last digit.
+    # A count is compared exactly, so it is stored exactly.
     return metric.is_count or (reading.modelled and metric.unit is Unit.BYTES)
 
 
 def rounds(steps: Sequence[float], most: int = MAX_ROUNDS) -> list[float]:
-    """Return the steps, or the means of equal stretches of them where they are too many to store."""
+    """Return the steps, or the means of equal groups of them if there are too many to store."""
     if len(steps) <= most:
         return list(steps)
     edges = [len(steps) * i // most for i in range(most + 1)]
@@ -109,5 +110,5 @@ def _all_rounded(values: Mapping[str, float]) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    # Six digits are finer than any clock here and keep diffs readable.
+    # Six digits are more precise than any clock here, and keep diffs readable.
     return float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Baseline files: where each test's lies, how it is read with suspicion and written whole or not at all."""
+"""Baseline files: their paths, strict reading, and atomic writing."""
 
 import contextlib
 import hashlib
@@ -7,17 +7,14 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
-from perfsuite.records import Match
-from perfsuite.remember import json_check
-from perfsuite.remember.check import MAX_BYTES, InvalidDocument, check
-from perfsuite.remember.schema import baseline_schema
+from perfsuite.records import Baseline, Match, StoredReading
+from perfsuite.remember.schema import MAX_BYTES, InvalidDocument, check_baseline, read_json
 
 _MAX_NAME = 120
 _UNSAFE = re.compile(r"[^A-Za-z0-9._\[\]=,+-]+")
@@ -25,27 +22,13 @@ _TEMPORARY = ".saving-"
 _ABANDONED_SECONDS = 600
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What is known of one test's baseline."""
-
-    match: Match = Match.NONE
-    reason: str = ""
-    path: Path | None = None
-    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    conditions: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by reading
-    places: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
-    environment: Environment | None = None
-    sessions: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)  # reading → metric
-    readings: Mapping[str, Any] = field(default_factory=dict)  # as stored, for reports
-
-
 def path_for(directory: Path, key: str, test: str) -> Path:
-    """Return the one file of a test on a machine; ids of any length and alphabet get a safe name."""
+    """Return the path of a test's file for a machine key; any test id gets a safe and unique name."""
     file, _, name = test.partition("::")
     parts = [_safe(part, part) for part in file.split("/") if part not in ("", ".", "..")]
     function, mark, parameters = name.partition("[")
-    # Classes become dots; in parameters a :: is replaced like all that is unsafe, and told by a hash.
+    # The :: of a class becomes a dot. In parameters it is replaced like all unsafe characters, and the hash
+    # keeps the names different.
     name = f"{function.replace('::', '.')}{mark}{parameters}"
     return directory.joinpath(key, *parts, f"{_safe(name, test)}.json")
 
@@ -54,23 +37,18 @@ def _safe(name: str, whole: str) -> str:
     safe = _UNSAFE.sub("-", name)[:_MAX_NAME].rstrip(".") or "test"
     if safe == name:
         return name
-    # What was replaced or cut may have told two tests apart; the hash still does.
+    # Two tests may differ only in what was replaced or cut; the hash keeps their names different.
     return f"{safe}-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
 
 
 def load(path: Path, test: str) -> dict[str, Any]:
-    """Return a checked document, or say what is wrong with the file and what to do."""
+    """Return a checked document, or raise with what is wrong with the file and what to do."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InvalidDocument(
-                f"it is {path.stat().st_size:,} bytes long, a baseline has at most {MAX_BYTES:,}"
-            )
-        document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
-        check(document)
-        json_check.check(document, baseline_schema())
+        document = read_json(path)
+        check_baseline(document)
         if document["test"] != test:
             raise InvalidDocument(f"it belongs to {document['test']!r}, not to {test!r}")
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidBaseline(
             f"baseline {path} cannot be used: {error}\n"
             "  restore it with git, or delete it and run pytest --save-baseline"
@@ -78,40 +56,45 @@ def load(path: Path, test: str) -> dict[str, Any]:
     return dict(document)
 
 
-def _refuse_constant(name: str) -> float:
-    raise InvalidDocument(f"{name} is not a number a reading can have")
-
-
-def find(directory: Path, test: str, here: Environment) -> Stored:
-    """Return the test's baseline for this machine, or the nearest one of another."""
+def find(directory: Path, test: str, here: Environment) -> Baseline:
+    """Return the test's baseline for this machine, or a near one of another machine."""
     exact = path_for(directory, here.key, test)
     candidates = [exact] if exact.is_file() else _elsewhere(directory, test, here.key)
-    best = Stored()
+    best = Baseline()
     for path in candidates:
         try:
-            document = load(path, test)
+            baseline = _baseline(load(path, test), here)
         except InvalidBaseline:
             if path == exact:
                 raise
-            continue  # another machine's file gates nothing here
-        environment = Environment.from_stored(document["environment"])
-        match, reason = here.match(environment)
-        if path == exact and match is not Match.EXACT:
+            continue  # files of other machines gate nothing here
+        if path == exact and not baseline.is_gating:
             raise InvalidBaseline(
-                f"baseline {path} cannot be used: it was taken elsewhere ({reason}) and moved here by hand\n"
-                "  delete it and run pytest --save-baseline"
+                f"baseline {path} cannot be used: it was measured elsewhere ({baseline.reason}) and moved "
+                "here by hand\n  delete it and run pytest --save-baseline"
             )
-        places = {name: reading.get("places", {}) for name, reading in document["readings"].items()}
-        sessions = {name: reading.get("sessions", {}) for name, reading in document["readings"].items()}
-        stored = Stored(
-            match, reason, path, _values(document), _conditions(document), places, environment, sessions
-        )
-        stored = replace(stored, readings=document["readings"])
-        if match is Match.EXACT:
-            return stored
-        if match is Match.NEAR:
-            best = stored
+        if baseline.is_gating:
+            return baseline
+        if baseline.match is Match.NEAR:
+            best = baseline
     return best
+
+
+def _baseline(document: Mapping[str, Any], here: Environment) -> Baseline:
+    match, reason = here.match(Environment.from_stored(document["environment"]))
+    readings = {name: _stored_reading(entry) for name, entry in document["readings"].items()}
+    return Baseline(match, reason, readings, document["environment"])
+
+
+def _stored_reading(entry: Mapping[str, Any]) -> StoredReading:
+    return StoredReading(
+        values={metric: figure["value"] for metric, figure in entry["metrics"].items()},
+        sessions=entry.get("sessions", {}),
+        conditions=entry.get("conditions", {}),
+        places=entry.get("places", {}),
+        shares=entry.get("shares", {}),
+        rounds=entry["rounds"],
+    )
 
 
 def _elsewhere(directory: Path, test: str, key: str) -> list[Path]:
@@ -121,29 +104,18 @@ def _elsewhere(directory: Path, test: str, key: str) -> list[Path]:
     return [path for folder in folders if (path := path_for(directory, folder, test)).is_file()]
 
 
-def _values(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return {
-        name: {metric: entry["value"] for metric, entry in reading["metrics"].items()}
-        for name, reading in document["readings"].items()
-    }
-
-
-def _conditions(document: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    return {name: reading.get("conditions", {}) for name, reading in document["readings"].items()}
-
-
 def stored_tests(directory: Path, key: str) -> dict[str, Path]:
-    """Return every test that has a file under a key; files that cannot be read are left to their own test."""
-    found = {}
+    """Return the path of every stored test under a key; unreadable files are left to their test."""
+    paths = {}
     for path in sorted((directory / key).rglob("*.json")):
         with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
             if path.stat().st_size <= MAX_BYTES:
-                found[str(json.loads(path.read_text(encoding="utf-8")).get("test"))] = path
-    return found
+                paths[str(json.loads(path.read_text(encoding="utf-8")).get("test"))] = path
+    return paths
 
 
 def check_writable(directory: Path) -> None:
-    """Make the directory and prove that a file can be made in it, before a second is spent measuring."""
+    """Create the directory and check that files can be written there, before any time is spent measuring."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=directory, prefix=_TEMPORARY):
@@ -156,10 +128,9 @@ def check_writable(directory: Path) -> None:
 
 
 def save(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document so that the file is at any moment the old one or the new one, whole."""
+    """Write a document atomically: at any moment the file is either the old or the new one."""
     try:
-        check(document)
-        json_check.check(document, baseline_schema())  # what cannot be read again must not be stored
+        check_baseline(document)  # a document that cannot be read again must not be stored
     except ValueError as error:
         raise BaselineNotWritten(f"baseline {path} was not written: {error}") from None
     text = render(document)
@@ -172,7 +143,7 @@ def save(path: Path, document: Mapping[str, Any]) -> None:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)  # mkstemp's 0600 would surprise whoever commits it
+            os.chmod(temporary, 0o644)  # mkstemp's 0600 would be a surprise in a commit
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -183,7 +154,7 @@ def save(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """Return a document as text: sorted, one figure a line, lists of numbers on a single one."""
+    """Return a document as text: sorted keys, one figure per line, each list of numbers on a single line."""
     lists: list[Any] = []
 
     def marked(value: Any) -> Any:
@@ -192,7 +163,7 @@ def render(document: Mapping[str, Any]) -> str:
         if not isinstance(value, list):
             return value
         lists.append(value)
-        return f"\0{len(lists) - 1}\0"  # a control character can occur nowhere else
+        return f"\0{len(lists) - 1}\0"  # a control character occurs nowhere else
 
     text = json.dumps(
         {**document, "readings": marked(document["readings"])},
@@ -207,13 +178,13 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def _prefix(path: Path) -> str:
-    # Short and its own: a name of 255 bytes must not make the temporary one too long.
+    # Short and unique to the file: with a name of 255 bytes, the temporary name must not get too long.
     return f"{_TEMPORARY}{hashlib.sha256(path.name.encode()).hexdigest()[:8]}-"
 
 
 def _sweep(path: Path) -> None:
-    """Remove what a killed save of this very file left behind, but not what another one is writing."""
-    for left in path.parent.glob(f"{_prefix(path)}*"):
+    """Remove leftovers of killed saves of this file, but not files that another save is writing."""
+    for leftover in path.parent.glob(f"{_prefix(path)}*"):
         with contextlib.suppress(OSError):
-            if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
-                left.unlink()
+            if time.time() - leftover.stat().st_mtime > _ABANDONED_SECONDS:
+                leftover.unlink()

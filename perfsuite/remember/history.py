@@ -14,7 +14,7 @@ from perfsuite.metrics import METRICS, Kind
 from perfsuite.records import Reading, Result
 
 SCHEMA = "perfsuite-history/1"
-_NEEDED = ("schema", "time", "commit", "key", "test", "reading", "kind", "metrics")
+_REQUIRED = ("schema", "time", "commit", "key", "test", "reading", "kind", "metrics")
 
 
 def append(path: Path, results: Iterable[Result], environments: Mapping[str, Environment]) -> int:
@@ -27,7 +27,7 @@ def append(path: Path, results: Iterable[Result], environments: Mapping[str, Env
     ]
     text = "".join(f"{line}\n" for line in lines)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # One write in append mode: two runs at once do not tear each other's lines.
+    # A single write in append mode: concurrent runs do not mix their lines.
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(descriptor, text.encode())
@@ -49,6 +49,7 @@ def _entry(now: str, result: Result, reading: Reading, environment: Environment)
         "reading": reading.name,
         "kind": reading.kind,
         "modelled": reading.modelled,
+        **({"origin": reading.origin} if reading.origin else {}),
         "failed": result.is_failed,
         "invalid": list(result.invalid),
         "metrics": {name: value for name, value in figures.items() if value is not None and isfinite(value)},
@@ -56,7 +57,7 @@ def _entry(now: str, result: Result, reading: Reading, environment: Environment)
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """Return all entries in their order, or say which line is wrong."""
+    """Return all entries in order, or raise with the line that is wrong."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -64,7 +65,7 @@ def load(path: Path) -> list[dict[str, Any]]:
             f"{path} cannot be read: {error.strerror}; write one with pytest --perf --perf-history={path}"
         ) from None
     except UnicodeDecodeError as error:
-        raise HistoryUnusable(f"{path} is no history: {error.reason} at byte {error.start}") from None
+        raise HistoryUnusable(f"{path} is not a history file: {error.reason} at byte {error.start}") from None
     entries = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -79,9 +80,9 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def _check(entry: Any) -> None:
-    missing = [name for name in _NEEDED if name not in entry]
+    missing = [name for name in _REQUIRED if name not in entry]
     if missing or entry["schema"] != SCHEMA or not isinstance(entry["metrics"], dict):
-        raise ValueError(f"it is no reading of {SCHEMA} (missing: {', '.join(missing) or 'nothing'})")
+        raise ValueError(f"it is not a reading of {SCHEMA} (missing: {', '.join(missing) or 'nothing'})")
     if entry["kind"] not in get_args(Kind):
         raise ValueError(f"its kind is {entry['kind']!r:.40}, not one of {', '.join(get_args(Kind))}")
     for name, value in entry["metrics"].items():

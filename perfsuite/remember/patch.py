@@ -1,4 +1,4 @@
-"""New baselines as a patch for `git apply`, and such a patch read with suspicion before it is applied."""
+"""Write new baselines as a patch for `git apply`, and check such a patch before it is applied."""
 
 import difflib
 import itertools
@@ -12,9 +12,7 @@ from typing import Any
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
 from perfsuite.remember import files as baselines
-from perfsuite.remember import json_check
-from perfsuite.remember.check import MAX_BYTES, check
-from perfsuite.remember.schema import baseline_schema
+from perfsuite.remember.schema import check_baseline, read_json
 
 MAX_PATCH_BYTES, MAX_FILES = 20_000_000, 1_000
 _SAFE_PATH = re.compile(r"[A-Za-z0-9._\[\]=,+-]+(?:/[A-Za-z0-9._\[\]=,+-]+)*\Z")
@@ -27,7 +25,7 @@ class PatchRefused(PerfsuiteError):
 
 
 def render(files: Mapping[str, tuple[str | None, str]]) -> str:
-    """Return a patch of path → (text before or None, text after), leaving out what did not change."""
+    """Return a patch for path → (old text or None, new text), without unchanged files."""
     parts: list[str] = []
     for path, (before, after) in sorted(files.items()):
         if before == after:
@@ -41,18 +39,18 @@ def render(files: Mapping[str, tuple[str | None, str]]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    # Only line feeds: a name may hold what Python calls a line break and git does not.
+    # Split at line feeds only: a name may contain characters that are line breaks to Python, but not to git.
     return [f"{line}\n" for line in text.split("\n")[:-1]]
 
 
 def of_documents(documents: Mapping[str, Mapping[str, Any]], directory: Path, root: Path) -> str:
-    """Return the patch that stores documents below the directory, with paths as seen from the repository."""
+    """Return the patch that stores documents below the directory, with paths relative to the repository."""
     top = repository(root)
     if not directory.resolve().is_relative_to(top):
         raise PatchRefused(f"{directory} is outside of the repository {top}: a patch cannot reach it")
     files: dict[str, tuple[str | None, str]] = {}
     for test, document in documents.items():
-        check(document)
+        check_baseline(document)
         key = Environment.from_stored(document["environment"]).key
         path = baselines.path_for(directory.resolve(), key, test)
         before = path.read_text(encoding="utf-8") if path.is_file() else None
@@ -61,7 +59,7 @@ def of_documents(documents: Mapping[str, Mapping[str, Any]], directory: Path, ro
 
 
 def repository(root: Path) -> Path:
-    """Return the folder that git's paths start from, the root itself where there is no repository."""
+    """Return the top folder of the git repository, or the root itself if there is none."""
     for folder in (root.resolve(), *root.resolve().parents):
         if (folder / ".git").exists():
             return folder
@@ -69,7 +67,7 @@ def repository(root: Path) -> Path:
 
 
 def check_patch(path: Path, directory: PurePosixPath, root: Path, *, is_applied: bool = False) -> list[str]:
-    """Return what a patch stores, or refuse it: only well-formed baselines, only in their own places."""
+    """Return what a patch stores, or refuse it: it may only contain valid baselines at their proper paths."""
     try:
         if path.stat().st_size > MAX_PATCH_BYTES:
             raise PatchRefused(
@@ -78,9 +76,9 @@ def check_patch(path: Path, directory: PurePosixPath, root: Path, *, is_applied:
         text = path.read_bytes().decode("utf-8")
         touched = list(dict.fromkeys(_touched(text, directory)))
         if not 1 <= len(touched) <= MAX_FILES:
-            raise PatchRefused(f"it touches {len(touched)} files, 1 to {MAX_FILES} are possible")
-        made = set(_made(text))
-        return _applied_apart(path.resolve(), touched, made, directory, root, is_applied=is_applied)
+            raise PatchRefused(f"it touches {len(touched)} files, 1 to {MAX_FILES} are allowed")
+        created = set(_created(text))
+        return _applied_to_copy(path.resolve(), touched, created, directory, root, is_applied=is_applied)
     except (OSError, UnicodeDecodeError, PatchRefused) as error:
         raise PatchRefused(
             f"patch {path} is refused: {error}; store baselines with pytest --save-baseline --perf-patch"
@@ -88,7 +86,7 @@ def check_patch(path: Path, directory: PurePosixPath, root: Path, *, is_applied:
 
 
 def _touched(text: str, directory: PurePosixPath) -> Iterable[str]:
-    """Yield the files of a patch whose every line is one that we write ourselves."""
+    """Yield the files of a patch; a line that render() would not write is refused."""
     current = ""
     for line in text.split("\n"):
         if line.startswith("diff --git "):
@@ -103,11 +101,11 @@ def _touched(text: str, directory: PurePosixPath) -> Iterable[str]:
         elif not (
             line in ("", "new file mode 100644") or line.startswith((" ", "+", "-")) or _HUNK.match(line)
         ):
-            raise PatchRefused(f"{line[:80]!r} has no place in a patch of baselines")
+            raise PatchRefused(f"{line[:80]!r} does not belong in a patch of baselines")
 
 
-def _made(text: str) -> Iterable[str]:
-    """Yield the files that a patch makes anew, whether or not there is one here."""
+def _created(text: str) -> Iterable[str]:
+    """Yield the files that a patch creates, whether or not they exist here."""
     lines = text.split("\n")
     for before, line in itertools.pairwise(lines):
         if line == "new file mode 100644" and before.startswith("diff --git a/"):
@@ -122,34 +120,34 @@ def _check_path(path: str, directory: PurePosixPath) -> None:
     parts = path.split("/")
     is_plain = bool(_SAFE_PATH.match(path)) and not any(part in (".", "..", ".git") for part in parts)
     if not is_plain or not PurePosixPath(path).is_relative_to(directory) or not path.endswith(".json"):
-        raise PatchRefused(f"{path[:120]!r} is no baseline below {directory}/")
+        raise PatchRefused(f"{path[:120]!r} is not a baseline below {directory}/")
 
 
-def _applied_apart(
+def _applied_to_copy(
     patch: Path,
     touched: list[str],
-    made: set[str],
+    created: set[str],
     directory: PurePosixPath,
     root: Path,
     *,
     is_applied: bool,
 ) -> list[str]:
-    """Apply the patch to a copy of what it touches, check every file that results, then take them over."""
+    """Apply the patch to a copy of the touched files, check each result, then copy the results back."""
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary)
         for name in touched:
             original = root / name
             if original.is_symlink() or any(parent.is_symlink() for parent in _inside(original, root)):
                 raise PatchRefused(f"{name} leads through a symbolic link")
-            if original.is_file() and name not in made:
+            if original.is_file() and name not in created:
                 (copy / name).parent.mkdir(parents=True, exist_ok=True)
                 (copy / name).write_bytes(original.read_bytes())
         run_git_apply(patch, copy)
-        told = [_checked(copy / name, name, directory) for name in touched]
+        stored = [_checked(copy / name, name, directory) for name in touched]
         for name in touched if is_applied else ():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes((copy / name).read_bytes())
-    return told
+    return stored
 
 
 def _inside(path: Path, root: Path) -> list[Path]:
@@ -157,8 +155,8 @@ def _inside(path: Path, root: Path) -> list[Path]:
 
 
 def run_git_apply(patch: Path, folder: Path) -> None:
-    """Apply a patch in a folder with git itself."""
-    ran = subprocess.run(
+    """Apply a patch in a folder with git."""
+    completed = subprocess.run(
         ["git", "apply", "--whitespace=nowarn", str(patch)],
         cwd=folder,
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "GIT_CEILING_DIRECTORIES": str(folder.parent)},
@@ -167,15 +165,14 @@ def run_git_apply(patch: Path, folder: Path) -> None:
         timeout=_APPLY_SECONDS,
         check=False,
     )
-    if ran.returncode:
-        raise PatchRefused(f"git apply: {ran.stderr.strip()[:500]}")
+    if completed.returncode:
+        raise PatchRefused(f"git apply: {completed.stderr.strip()[:500]}")
 
 
 def _checked(path: Path, name: str, directory: PurePosixPath) -> str:
     try:
-        document = json_check.read_json(path, MAX_BYTES)
-        json_check.check(document, baseline_schema())
-        check(document)
+        document = read_json(path)
+        check_baseline(document)
     except (OSError, ValueError) as error:
         raise PatchRefused(f"{name}: {error}") from None
     key = Environment.from_stored(document["environment"]).key

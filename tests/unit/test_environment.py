@@ -4,9 +4,8 @@ import subprocess
 
 import pytest
 
-from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment, git_state, slug
-from perfsuite.records import Match
+from perfsuite.records import DeviceFacts, Match
 
 
 def environment(**changes):

@@ -1,45 +1,54 @@
-"""What the system counts for a process, and the clock that leaves out what others took."""
+"""Counters of the system for a process, and the clock that leaves out waiting for a core."""
 
 import pytest
 
-from perfsuite import host as usage
-from perfsuite.devices.model import measurer as modelled
+from perfsuite import host
+from perfsuite.devices.model import measurer
 from tests.unit.scripted_clock import Clock
 
 
 @pytest.fixture
 def schedstat(monkeypatch, tmp_path):
-    """A file in the kernel's form: nanoseconds on a core, nanoseconds ready without one, turns."""
+    """A file in the kernel's format: nanoseconds on a core, nanoseconds waiting for one, time slices."""
     path = tmp_path / "schedstat"
     path.write_text("41434011 2500000000 54\n")
-    monkeypatch.setattr(usage, "_SCHEDSTAT", path)
+    monkeypatch.setattr(host, "_SCHEDSTAT", path)
     return path
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(usage, "time", clock)
+    monkeypatch.setattr(host, "time", clock)
     return clock
 
 
-def test_time_that_others_had_the_cores_is_told_apart(schedstat, clock):
-    """The file's second figure is taken off the wall clock."""
-    with usage.Stretch() as block:
+def test_time_spent_waiting_for_a_core_is_left_out(schedstat, clock):
+    """The file's second figure is subtracted from the wall time."""
+    with host.Stopwatch() as block:
         clock.wall, clock.cpu = 10.0, 6.0
         schedstat.write_text("41434011 5500000000 54\n")
-    assert (10.0, 6.0, 7.0) == (block.wall_seconds, block.cpu_seconds, block.own_seconds)
-    assert 0.7 == block.own_share
+    assert (10.0, 6.0, 7.0) == (block.wall_seconds, block.cpu_seconds, block.unqueued_seconds)
+    assert 0.7 == block.unqueued_share
+
+
+def test_a_block_has_at_least_the_time_it_computed(schedstat, clock):
+    """Waiting just before and after a short block is subtracted too, but never its CPU time."""
+    with host.Stopwatch() as block:
+        clock.wall, clock.cpu = 0.5, 0.4
+        schedstat.write_text("41434011 5500000000 54\n")
+    assert 0.4 == block.unqueued_seconds
+    assert 0.8 == block.unqueued_share
 
 
 @pytest.mark.parametrize("text", ["", "12\n", "a b c\n", None])
-def test_where_nobody_counts_it_is_the_wall_clock(schedstat, clock, text):
-    """No file, or one of another form."""
+def test_without_the_counter_it_is_the_wall_time(schedstat, clock, text):
+    """No file, or one in another format."""
     schedstat.unlink() if text is None else schedstat.write_text(text)
-    assert usage.queued_seconds() is None
-    with usage.Stretch() as block:
+    assert host.queued_seconds() is None
+    with host.Stopwatch() as block:
         clock.wall = 10.0
-    assert 10.0 == block.own_seconds
+    assert 10.0 == block.unqueued_seconds
 
 
 def test_a_batch_for_a_modelled_card_costs_what_it_takes_with_a_core(schedstat, clock):
@@ -55,5 +64,5 @@ def test_a_batch_for_a_modelled_card_costs_what_it_takes_with_a_core(schedstat, 
             queued[0] += 0.25
             schedstat.write_text(f"0 {queued[0] * 1e9:.0f} 1\n")
 
-    assert 1.25 == modelled._timed(Loader())
+    assert 1.25 == measurer._timed(Loader())
     assert [0.5] == costs

@@ -1,4 +1,4 @@
-"""What sessions allow to say: known answers, properties, and the rates promised, on noise that is known."""
+"""Limits and tests from sessions: known answers, properties, and the promised rates on known noise."""
 
 import math
 import random
@@ -35,7 +35,7 @@ def test_the_second_stage_is_the_pooled_t_test(stored, fresh):
 
 @given(COSTS, st.permutations(range(5)))
 def test_the_order_of_sessions_does_not_matter(costs, order):
-    """A baseline knows no first and last."""
+    """The order of a baseline's sessions does not matter."""
     costs = costs[:5]
     one, other = Spread.from_costs(costs), Spread.from_costs([costs[i] for i in order])
     assert one.centre == pytest.approx(other.centre)

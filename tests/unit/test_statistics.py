@@ -72,7 +72,7 @@ def test_the_ratios_interval_covers_the_true_ratio():
 
 @given(st.lists(st.tuples(st.floats(0.1, 10), st.floats(0.1, 10)), min_size=1, max_size=50))
 def test_swapping_the_arms_inverts_the_ratio(pairs):
-    """Neither arm is favoured."""
+    """Neither variant is favoured."""
     ratio, low, high = statistics.ratio_interval(pairs)
     swapped, swapped_low, swapped_high = statistics.ratio_interval([(b, a) for a, b in pairs])
     assert low <= ratio <= high

@@ -1,4 +1,4 @@
-"""Human units: what is meant is read, what could mean two things is refused."""
+"""Human units: clear values are parsed, ambiguous ones are refused."""
 
 import contextlib
 
@@ -33,7 +33,7 @@ from perfsuite.units import Unit, parse, show
     ],
 )
 def test_reads_what_people_write(text, unit, expected):
-    """Numbers with their unit are read as meant."""
+    """Numbers with their unit are parsed."""
     assert expected == pytest.approx(parse(text, unit))
 
 

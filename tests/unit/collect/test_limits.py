@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from perfsuite.collect.limits import expect, parse_limits, parse_markers
+from perfsuite.collect.limits import expect
+from perfsuite.collect.markers import parse_limits, parse_markers
 from perfsuite.errors import InvalidMarker
 from perfsuite.metrics import METRICS, Tolerance
-from perfsuite.records import Match, Settings
+from perfsuite.records import Baseline, Match, Settings, StoredReading
 
 
 @dataclass
@@ -49,21 +50,23 @@ def test_every_metric_has_one_limit_name():
 
 def test_limits_and_settings_are_read_in_human_units():
     """A marker's values arrive as plain numbers, settings apart from limits."""
-    limits, settings = parse_markers(
+    marked = parse_markers(
         [Mark(kwargs={"min_utilization": "85 %", "max_peak_memory": "12 GiB", "tolerance": "5 %"})]
     )
     assert [("utilization", 0.85), ("peak_memory", 12 * 2**30)] == [
-        (limit.metric.name, limit.bound) for limit in limits
+        (limit.metric.name, limit.bound) for limit in marked.limits
     ]
-    assert {"tolerance": 0.05} == settings
+    assert {"tolerance": 0.05} == marked.settings
 
 
 def test_the_closest_marker_wins():
     """A function's marker overrides its class's, argument by argument."""
-    limits, _ = parse_markers(
+    marked = parse_markers(
         [Mark(kwargs={"min_samples_per_s": 10}), Mark(kwargs={"min_samples_per_s": 5, "max_step_time": 1})]
     )
-    assert {"samples_per_s": 10, "step_time": 1} == {limit.metric.name: limit.bound for limit in limits}
+    assert {"samples_per_s": 10, "step_time": 1} == {
+        limit.metric.name: limit.bound for limit in marked.limits
+    }
 
 
 @pytest.mark.parametrize(
@@ -95,14 +98,8 @@ def test_all_mistakes_are_told_at_once_with_the_known_names():
 
 
 def bounds(stored, match=Match.EXACT, settings=None, tolerances=None):
-    expectation = expect(
-        (),
-        settings or Settings(),
-        stored=stored,
-        match=match,
-        match_reason="",
-        device_tolerances=tolerances or {},
-    )
+    baseline = Baseline(match, readings={name: StoredReading(values) for name, values in stored.items()})
+    expectation = expect((), settings or Settings(), baseline, tolerances or {})
     return {
         reading: {limit.metric.name: limit.bound for limit in limits}
         for reading, limits in expectation.by_reading.items()

@@ -7,12 +7,12 @@ import pytest
 from perfsuite.judge.second_stage import settle
 from perfsuite.metrics import METRICS
 from perfsuite.noise import Spread
-from perfsuite.processes.fresh import Session, Taken
-from perfsuite.records import Expectation, Limit, Outcome, Reading, Result, Verdict
+from perfsuite.records import Expectation, Limit, Outcome, Result, Session, SessionReading, Verdict
+from tests.readings import make_reading
 
 BASE = Spread.from_costs([0.0100, 0.0101, 0.0099, 0.01005, 0.00995])
 STEP = METRICS["step_time"]
-READING = Reading("step", "step", "cpu", 1, 1, 1, 1.0, (0.1,))
+READING = make_reading("step", "step", "cpu", 1, 1, 1, 1.0, (0.1,))
 
 
 def suspect(test="t", spread=BASE, metric=STEP):
@@ -25,7 +25,7 @@ def suspect(test="t", spread=BASE, metric=STEP):
 
 
 def sessions(costs, test="t", metric=STEP, invalid=()):
-    return [Session({test: {"step": Taken({metric.name: metric.cost(c)}, invalid)}}) for c in costs]
+    return [Session({test: {"step": SessionReading({metric.name: metric.cost(c)}, invalid)}}) for c in costs]
 
 
 def outcome(costs, gated=1, **changes):

@@ -1,13 +1,14 @@
-"""What does not count: reasons of a reading's own, and conditions that differ from the baseline's."""
+"""Invalid readings: by themselves, and by conditions that differ from the baseline's."""
 
 from dataclasses import replace
 
 import pytest
 
 from perfsuite.judge.validity import CONDITIONS, crowded, differing, faults
-from perfsuite.records import Reading
+from perfsuite.records import Baseline
+from tests.readings import make_reading
 
-READING = Reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
+READING = make_reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
 
 
 @pytest.mark.parametrize(
@@ -28,13 +29,13 @@ READING = Reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
     ],
 )
 def test_conditions_may_differ_as_far_as_the_table_says(name, stored, now, differs):
-    """Clocks by 5 %, the power limit by a watt; how much a clock moved is told and not demanded."""
+    """Clocks by 5 %, the power limit by a watt; how much a clock moved is reported, but not required."""
     assert differs is bool(differing({name: now}, {name: stored}))
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_condition_known_on_one_side_only_is_no_difference(name):
-    """An older baseline, or a driver that no longer tells, does not end all comparing."""
+    """An older baseline, or a driver that no longer reports a condition, can still be compared."""
     assert () == differing({name: 1.0}, {}) == differing({}, {name: 1.0})
 
 
@@ -45,10 +46,10 @@ def test_the_reason_says_both_figures():
     )
 
 
-def test_both_arms_of_a_comparison_must_count_and_each_reason_is_told_once():
-    """A slow half that was throttled makes a fine speed-up."""
+def test_both_variants_of_a_comparison_must_count_and_each_reason_is_given_once():
+    """A slow variant that was throttled makes a fine speed-up."""
     reading = replace(READING, invalid=("hot",), without=replace(READING, invalid=("hot", "shared")))
-    assert ("hot", "shared") == faults(reading, {})
+    assert ("hot", "shared") == faults(reading, Baseline())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_both_arms_of_a_comparison_must_count_and_each_reason_is_told_once():
     [
         (0.2, {}, False),
         (0.21, {}, True),
-        (0.9, {"kind": "comparison"}, False),  # both arms suffer alike
+        (0.9, {"kind": "comparison"}, False),  # both variants suffer alike
         (0.9, {"ranks": ({}, {})}, False),
         (0.9, {"workers": 2.0}, False),
         (0.9, {"workers": 0.0, "kind": "loop"}, True),
@@ -64,7 +65,7 @@ def test_both_arms_of_a_comparison_must_count_and_each_reason_is_told_once():
     ],
 )
 def test_a_time_that_others_had_the_cores_for_is_no_base_for_a_comparison(queued, changes, is_crowded):
-    """From a fifth of it on; not where the measured processes themselves are the others."""
+    """Above a fifth of the time; not if the other processes belong to the measurement."""
     reported = {} if queued is None else {"queued_seconds": queued}
     if "workers" in changes:
         reported["num_workers"] = changes.pop("workers")

@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 
 from perfsuite.judge.verdicts import judge, judge_misplaced, judge_unmeasured
 from perfsuite.metrics import METRICS
-from perfsuite.records import Limit, Outcome, Reading
+from perfsuite.records import Limit, Outcome
+from tests.readings import changed, make_reading
 
-READING = Reading("step", "step", "cpu", 10, 3, 100, 1.0, (0.1,) * 10)
+READING = make_reading("step", "step", "cpu", 10, 3, 100, 1.0, (0.1,) * 10)
 FINITE = st.floats(min_value=1e-9, max_value=1e12)
 
 
 def outcome(metric, value, bound, reference=None, kind="step"):
-    row = METRICS[metric]
-    figure = {"counts": {metric: value}} if row.is_count else {row.judged_field or row.field: value}
-    figure = {"relative": {metric: value}} if row.is_relative else figure
-    reading = replace(READING, kind=kind, **figure)
+    reading = replace(READING.with_figures(**{metric: value}), kind=kind)
     return [v.outcome for v in judge(reading, [Limit(METRICS[metric], bound, "test", reference)])]
 
 
@@ -55,7 +53,7 @@ def test_a_baseline_is_missed_kept_or_beaten(value, expected):
 
 def test_a_claim_is_judged_by_its_cautious_end_and_a_loss_by_the_figure():
     """min_speedup must be proven by the interval; a stored speed-up is compared by the median."""
-    reading = replace(READING, kind="comparison", speedup=1.4, speedup_low=1.2, speedup_high=1.6)
+    reading = changed(READING, kind="comparison", speedup=1.4, speedup_low=1.2, speedup_high=1.6)
     asked = judge(reading, [Limit(METRICS["speedup"], 1.3, "the perf marker")])
     stored = judge(reading, [Limit(METRICS["speedup"], 1.3, "the baseline", reference=1.44)])
     assert [Outcome.MISSED, Outcome.PASSED] == [asked[0].outcome, stored[0].outcome]
@@ -67,7 +65,7 @@ def test_a_reading_is_gated_by_its_own_timing_only():
         Limit(METRICS["samples_per_s"], 90, "the baseline", reference=100),
         Limit(METRICS["step_time"], 0.11, "the baseline", reference=0.1),
     ]
-    slow = replace(READING, samples_per_s=1.0, step_seconds=9.0)
+    slow = changed(READING, samples_per_s=1.0, step_seconds=9.0)
     gated = {
         kind: [v.limit.metric.name for v in judge(replace(slow, kind=kind), stored)]
         for kind in ("step", "loop")

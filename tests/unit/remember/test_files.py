@@ -1,4 +1,4 @@
-"""Baseline files: safe names, suspicious reading, writing whole or not at all."""
+"""Baseline files: safe names, strict reading, atomic writing."""
 
 import contextlib
 import json
@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
-from perfsuite.records import Expectation, Match, Reading, Result
-from perfsuite.remember import files as baselines
-from perfsuite.remember.check import MAX_ROUNDS
+from perfsuite.records import DeviceFacts, Expectation, Match, Result
+from perfsuite.remember import files
 from perfsuite.remember.documents import remember, rounds
+from perfsuite.remember.schema import MAX_ROUNDS
+from tests.readings import make_reading
 
 TEST = "tests/test_a.py::test_b"
 HERE = Environment.from_device(DeviceFacts("cpu", "Some CPU", "perf_counter", threads=2))
-READING = Reading(
+READING = make_reading(
     "step", "step", "cpu", 3, 3, 30, 0.3, (0.1, 0.1, 0.1), samples_per_s=100.0, step_seconds=0.1
 )
 
@@ -35,45 +35,49 @@ def document(**changes):
 
 
 def stored(directory, content=None):
-    path = baselines.path_for(directory, HERE.key, TEST)
+    path = files.path_for(directory, HERE.key, TEST)
     path.parent.mkdir(parents=True)
     path.write_text(content if isinstance(content, str) else json.dumps(content or document()))
     return path
 
 
+def values(baseline):
+    return {name: reading.values for name, reading in baseline.readings.items()}
+
+
 def test_what_is_saved_is_found_again(tmp_path):
     """A saved document gives its values back, matched exactly."""
-    baselines.save(baselines.path_for(tmp_path, HERE.key, TEST), document())
-    found = baselines.find(tmp_path, TEST, HERE)
+    files.save(files.path_for(tmp_path, HERE.key, TEST), document())
+    found = files.find(tmp_path, TEST, HERE)
     assert Match.EXACT is found.match
-    assert {"step": {"samples_per_s": 100.0, "step_time": 0.1}} == found.values
+    assert {"step": {"samples_per_s": 100.0, "step_time": 0.1}} == values(found)
 
 
 def test_files_are_sorted_and_short(tmp_path):
-    """Diffs stay readable: sorted keys, one figure a line, all rounds on one."""
-    path = baselines.path_for(tmp_path, HERE.key, TEST)
-    baselines.save(path, document())
+    """Diffs stay readable: sorted keys, one figure per line, all rounds on one."""
+    path = files.path_for(tmp_path, HERE.key, TEST)
+    files.save(path, document())
     text = path.read_text()
     assert '"rounds": [0.1, 0.1, 0.1]' in text
-    assert text == baselines.render(json.loads(text))
+    assert text == files.render(json.loads(text))
     assert sorted(json.loads(text)) == list(json.loads(text))
 
 
 def test_another_torch_is_near_and_another_device_is_none(tmp_path):
     """The same device with another torch is a near match, another device no match at all."""
-    baselines.save(baselines.path_for(tmp_path, HERE.key, TEST), document())
-    newer = baselines.find(tmp_path, TEST, replace(HERE, torch="99.0.1"))
-    other = baselines.find(tmp_path, TEST, replace(HERE, device_name="Other CPU"))
+    files.save(files.path_for(tmp_path, HERE.key, TEST), document())
+    newer = files.find(tmp_path, TEST, replace(HERE, torch="99.0.1"))
+    other = files.find(tmp_path, TEST, replace(HERE, device_name="Other CPU"))
     assert Match.NEAR is newer.match
     assert "torch99.0" in newer.reason
     assert Match.NONE is other.match
 
 
 def test_a_patch_release_still_matches(tmp_path):
-    """Driver, Python and torch's patch level are told, not demanded."""
-    baselines.save(baselines.path_for(tmp_path, HERE.key, TEST), document())
+    """Driver, Python and torch's patch level are stored, but need not match."""
+    files.save(files.path_for(tmp_path, HERE.key, TEST), document())
     version = HERE.torch.split("+")[0].rsplit(".", 1)[0] + ".99"
-    assert Match.EXACT is baselines.find(tmp_path, TEST, replace(HERE, torch=version, python="3.99")).match
+    assert Match.EXACT is files.find(tmp_path, TEST, replace(HERE, torch=version, python="3.99")).match
 
 
 def broken(change):
@@ -91,28 +95,40 @@ def metrics(whole):
     [
         ("", "Expecting value"),
         ('{"schema": "perfsuite-base', "Unterminated string"),
-        ("[" * 100_000, "recursion"),
-        ("[]", "the document is not an object"),
+        ("[" * 100_000, "nested too deep"),
+        ("[]", "the document is [], not object"),
         ('{"schema": "perfsuite-baseline/99"}', "its schema is 'perfsuite-baseline/99'"),
         ('{"benchmarks": []}', "its schema is None"),
         (" " * 10_000_000, "10,000,000 bytes long"),
         (broken(lambda d: metrics(d)["step_time"].update(value=float("nan"))), "NaN is not a number"),
         (broken(lambda d: metrics(d)["step_time"].update(value=float("inf"))), "Infinity is not a number"),
-        (broken(lambda d: metrics(d)["step_time"].update(value=-1)), "step_time of reading 'step' is -1"),
-        (broken(lambda d: metrics(d)["step_time"].update(value="1")), "is '1', not a finite number"),
-        (broken(lambda d: metrics(d)["step_time"].update(value=True)), "is True, not a finite number"),
-        (broken(lambda d: metrics(d)["step_time"].update(higher_is_better=True)), "the wrong direction"),
-        (broken(lambda d: metrics(d)["step_time"].update(unit="ms")), "is in 'ms', not in 'seconds'"),
-        (broken(lambda d: metrics(d).update(speed={})), "speed of reading 'step' is not a metric"),
-        (broken(lambda d: d["readings"].clear()), "it has 0 readings"),
+        (
+            broken(lambda d: metrics(d)["step_time"].update(value=-1)),
+            "metrics.step_time.value is -1: no time is that short",
+        ),
+        (broken(lambda d: metrics(d)["step_time"].update(value="1")), "value is '1', not number"),
+        (broken(lambda d: metrics(d)["step_time"].update(value=True)), "value is True, not number"),
+        (
+            broken(lambda d: metrics(d)["step_time"].update(higher_is_better=True)),
+            "higher_is_better is True, not False",
+        ),
+        (broken(lambda d: metrics(d)["step_time"].update(unit="ms")), "unit is 'ms', not 'seconds'"),
+        (
+            broken(lambda d: metrics(d).update(speed={})),
+            "metrics.speed is not expected; known: samples_per_s, utilization",
+        ),
+        (broken(lambda d: d["readings"].clear()), "readings has 0 entries, at least 1"),
         (broken(lambda d: d["readings"]["step"].pop("rounds")), "lacks rounds"),
         (broken(lambda d: d["readings"]["step"].update(rounds=[0.1] * 201)), "at most 200"),
         (broken(lambda d: d.update(test="tests/test_a.py::test_c")), "it belongs to"),
-        (broken(lambda d: d["environment"].update(device_name=None)), "environment has no device_name"),
+        (
+            broken(lambda d: d["environment"].update(device_name=None)),
+            "environment.device_name is None, not string",
+        ),
         (broken(lambda d: d["environment"].update(device_name="Other")), "moved here by hand"),
-        (broken(lambda d: d["environment"].update(torch=2)), "environment's torch is 2"),
-        (broken(lambda d: metrics(d)["step_time"].update(value=0)), "is 0: no time is that short"),
-        (broken(lambda d: metrics(d)["step_time"].update(value=10**400)), "is 1000000"),
+        (broken(lambda d: d["environment"].update(torch=2)), "environment.torch is 2, not string or null"),
+        (broken(lambda d: metrics(d)["step_time"].update(value=0)), "value is 0: no time is that short"),
+        (broken(lambda d: metrics(d)["step_time"].update(value=10**400)), "value is 1000000"),
         (broken(lambda d: d["readings"]["step"].update(reported={"x": 10**400})), "reported.x is 10000"),
     ],
     ids=lambda value: value if isinstance(value, str) and len(value) < 40 else "",
@@ -121,7 +137,7 @@ def test_broken_files_are_refused_and_left_alone(tmp_path, content, told):
     """The error names the file, the reason and the remedy, and nothing is changed."""
     path = stored(tmp_path, content)
     with pytest.raises(InvalidBaseline) as refused:
-        baselines.find(tmp_path, TEST, HERE)
+        files.find(tmp_path, TEST, HERE)
     assert told in str(refused.value)
     assert str(path) in str(refused.value)
     assert "pytest --save-baseline" in str(refused.value)
@@ -129,21 +145,21 @@ def test_broken_files_are_refused_and_left_alone(tmp_path, content, told):
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):
-    """Bytes that are no UTF-8 end in the same clear error."""
+    """Bytes that are not UTF-8 give the same clear error."""
     stored(tmp_path).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidBaseline, match="cannot be used"):
-        baselines.find(tmp_path, TEST, HERE)
+        files.find(tmp_path, TEST, HERE)
 
 
 @given(st.binary(max_size=300))
 def test_random_bytes_never_escape_as_another_error(content):
     """Whatever a file holds, it is refused or read."""
-    whole = baselines.render(document()).encode()
+    whole = files.render(document()).encode()
     for data in (content, whole[: len(content)], whole[:40] + content + whole[40:]):
         path = Path(os.environ["PERFSUITE_FUZZ"]) / "fuzz.json"
         path.write_bytes(data)
         with contextlib.suppress(InvalidBaseline):
-            assert TEST == baselines.load(path, TEST)["test"]
+            assert TEST == files.load(path, TEST)["test"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -155,10 +171,10 @@ def fuzz_folder(tmp_path_factory):
 
 def test_another_machines_broken_file_does_not_disturb(tmp_path):
     """Only the file that would gate here can fail a test here."""
-    path = baselines.path_for(tmp_path, "other_key", TEST)
+    path = files.path_for(tmp_path, "other_key", TEST)
     path.parent.mkdir(parents=True)
     path.write_text("{")
-    assert Match.NONE is baselines.find(tmp_path, TEST, HERE).match
+    assert Match.NONE is files.find(tmp_path, TEST, HERE).match
 
 
 AWKWARD = [
@@ -177,85 +193,85 @@ AWKWARD = [
 
 def test_awkward_test_ids_get_safe_and_separate_files(tmp_path):
     """Slashes, brackets, unicode and 300 characters: inside the folder, short enough, one file each."""
-    paths = [baselines.path_for(tmp_path, HERE.key, test) for test in AWKWARD]
+    paths = [files.path_for(tmp_path, HERE.key, test) for test in AWKWARD]
     for test, path in zip(AWKWARD, paths, strict=True):
         assert path.resolve().is_relative_to(tmp_path / HERE.key)
         assert all(len(part) <= 140 and part.isascii() for part in path.relative_to(tmp_path).parts)
-        baselines.save(path, {**document(), "test": test})
-        assert Match.EXACT is baselines.find(tmp_path, test, HERE).match
+        files.save(path, {**document(), "test": test})
+        assert Match.EXACT is files.find(tmp_path, test, HERE).match
     assert len(AWKWARD) == len(set(paths))
 
 
 def test_ids_that_differ_in_colons_alone_have_files_of_their_own(tmp_path):
     """A class becomes a dot, a parameter keeps what it has."""
     ids = ("test_a.py::T::test_b[a.b]", "test_a.py::T::test_b[a::b]", "test_a.py::T.test_b[a:b]")
-    assert 3 == len({baselines.path_for(tmp_path, "key", test) for test in ids})
+    assert 3 == len({files.path_for(tmp_path, "key", test) for test in ids})
 
 
 def test_what_could_not_be_read_again_is_not_stored(tmp_path):
     """One name too long, and no run could use the file."""
-    path = baselines.path_for(tmp_path, HERE.key, TEST)
+    path = files.path_for(tmp_path, HERE.key, TEST)
     bad = document()
     bad["readings"]["step"]["places"] = {"step_time": {"x" * 501: 1.0}}
     with pytest.raises(BaselineNotWritten, match="has 501 characters, at most 500"):
-        baselines.save(path, bad)
+        files.save(path, bad)
     assert not path.exists()
 
 
 def test_a_file_nested_too_deep_is_left_to_its_own_test(tmp_path):
     """The list of stored tests goes on without it."""
     stored(tmp_path, "[" * 100_000)
-    assert {} == baselines.stored_tests(tmp_path, HERE.key)
+    assert {} == files.stored_tests(tmp_path, HERE.key)
 
 
 def test_plain_test_ids_keep_their_names(tmp_path):
     """What needs no change is not changed."""
-    path = baselines.path_for(tmp_path, "key", "tests/perf/test_a.py::TestB::test_c[fp16-64]")
+    path = files.path_for(tmp_path, "key", "tests/perf/test_a.py::TestB::test_c[fp16-64]")
     assert "key/tests/perf/test_a.py/TestB.test_c[fp16-64].json" == path.relative_to(tmp_path).as_posix()
 
 
 def test_writing_fails_clearly_where_it_cannot(tmp_path):
-    """A file in the folder's place is an error before measuring and at saving, and nothing is lost."""
+    """A file in place of the folder is an error before measuring and at saving, and nothing is lost."""
     blocked = tmp_path / "baselines"
     blocked.write_text("a file")
     with pytest.raises(BaselineNotWritten, match="--baseline-dir"):
-        baselines.check_writable(blocked)
+        files.check_writable(blocked)
     with pytest.raises(BaselineNotWritten, match="was not written"):
-        baselines.save(blocked / "key" / "test.json", document())
+        files.save(blocked / "key" / "test.json", document())
     assert "a file" == blocked.read_text()
 
 
 def test_an_invalid_document_is_never_written(tmp_path):
-    """The check stands before the write: a broken reading cannot replace a good file."""
-    path = baselines.path_for(tmp_path, HERE.key, TEST)
-    baselines.save(path, document())
+    """The check comes before the write: a broken reading cannot replace a good file."""
+    path = files.path_for(tmp_path, HERE.key, TEST)
+    files.save(path, document())
     before = path.read_text()
     bad = document()
     bad["readings"]["step"]["metrics"]["step_time"]["value"] = float("nan")
-    with pytest.raises(BaselineNotWritten, match="finite number"):
-        baselines.save(path, bad)
+    with pytest.raises(BaselineNotWritten, match="value is nan, not number"):
+        files.save(path, bad)
     assert before == path.read_text()
 
 
 KILLED = textwrap.dedent("""
     import json, sys
     from pathlib import Path
-    from perfsuite.remember import files as baselines
+    from perfsuite.remember import files
     path = Path(sys.argv[1])
     document = json.loads(path.read_text())
     print("ready", flush=True)
     while True:
         document["readings"]["step"]["samples"] += 1
-        baselines.save(path, document)
+        files.save(path, document)
 """)
 
 
 def test_a_killed_save_leaves_the_old_or_the_new_file_whole(tmp_path):
     """kill -9 at any moment of saving: the file can always be read, and later saves still work."""
-    path = baselines.path_for(tmp_path, HERE.key, TEST)
+    path = files.path_for(tmp_path, HERE.key, TEST)
     big = document()
     big["readings"]["step"]["rounds"] = [0.123456] * MAX_ROUNDS
-    baselines.save(path, big)
+    files.save(path, big)
     for delay in range(12):
         child = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
         assert "ready\n" == child.stdout.readline()
@@ -266,21 +282,21 @@ def test_a_killed_save_leaves_the_old_or_the_new_file_whole(tmp_path):
         child.wait()
         child.stdout.close()
         assert size
-        assert baselines.load(path, TEST)
-    baselines.save(path, document())
-    assert {"step": {"samples_per_s": 100.0, "step_time": 0.1}} == baselines.find(tmp_path, TEST, HERE).values
+        assert files.load(path, TEST)
+    files.save(path, document())
+    assert {"step": {"samples_per_s": 100.0, "step_time": 0.1}} == values(files.find(tmp_path, TEST, HERE))
 
 
 def test_two_processes_saving_at_once_leave_one_whole_file(tmp_path):
     """Writers do not remove each other's work in progress."""
-    path = baselines.path_for(tmp_path, HERE.key, TEST)
-    baselines.save(path, document())
+    path = files.path_for(tmp_path, HERE.key, TEST)
+    files.save(path, document())
     many = KILLED.replace("while True", "for _ in range(40)")
     children = [
         subprocess.Popen([sys.executable, "-c", many, str(path)], stdout=subprocess.DEVNULL) for _ in range(3)
     ]
     assert [0, 0, 0] == [child.wait() for child in children]
-    assert baselines.load(path, TEST)
+    assert files.load(path, TEST)
     assert [path.name] == [entry.name for entry in path.parent.iterdir()]
 
 

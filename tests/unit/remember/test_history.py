@@ -7,14 +7,14 @@ import random
 import pytest
 
 from perfsuite.commands.trend import change_points, render, trends
-from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.errors import HistoryUnusable
-from perfsuite.records import Expectation, Reading, Result
+from perfsuite.records import DeviceFacts, Expectation, Result
 from perfsuite.remember import history
+from tests.readings import make_reading
 
 HERE = Environment.from_device(DeviceFacts("cpu", "Some CPU", "perf_counter", threads=2))
-READING = Reading("step", "step", "cpu", 1, 1, 1, 1.0, (0.1,), step_seconds=0.1, samples_per_s=10.0)
+READING = make_reading("step", "step", "cpu", 1, 1, 1, 1.0, (0.1,), step_seconds=0.1, samples_per_s=10.0)
 
 
 def entries(costs, key="cpu_here", commits=None):
@@ -78,7 +78,7 @@ def test_a_line_that_is_no_reading_is_named(tmp_path, text, told):
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     """With the place."""
     (tmp_path / "h.jsonl").write_bytes(b"{\xff}")
-    with pytest.raises(HistoryUnusable, match="is no history: invalid start byte at byte 1"):
+    with pytest.raises(HistoryUnusable, match="is not a history file: invalid start byte at byte 1"):
         history.load(tmp_path / "h.jsonl")
 
 
@@ -94,7 +94,7 @@ def test_a_slowdown_is_found_at_its_commit():
     (change,) = trend.changes
     assert ("commit new", "commit old") == (change.commit, change.last_before)
     assert 0.10 == pytest.approx(change.slower, abs=0.02)
-    assert "slower at commit new (2026-01-11), last as before: commit old" in render([trend])
+    assert "slower at commit new (2026-01-11), unchanged until commit old" in render([trend])
 
 
 def test_what_was_not_committed_is_no_commits_fault():
@@ -102,16 +102,16 @@ def test_what_was_not_committed_is_no_commits_fault():
     found = entries(noisy([0.01] * 6 + [0.0143] * 6), commits=["one"] * 12)
     found = [{**entry, "dirty": i >= 6} for i, entry in enumerate(found)]
     told = render(trends(found))
-    assert "slower at uncommitted changes on one (2026-01-07), last as before: commit one" in told
+    assert "slower at uncommitted changes on one (2026-01-07), unchanged until commit one" in told
 
 
 @pytest.mark.parametrize(
     ("costs", "told"),
     [
         ([0.01], "step time 10 ms, 1 reading"),
-        ([0.01, 0.02], "10 ms at first, 20 ms of late (100.0 % slower since the first), 2 readings"),
-        ([0.01] * 6 + [0.0143] * 3, "10 ms at first, 14.3 ms of late (43.0 % slower"),
-        ([0.01] * 5 + [0.5] + [0.02] * 5, "10 ms at first, 20 ms of late"),
+        ([0.01, 0.02], "10 ms at first, 20 ms recently (100.0 % slower since the first), 2 readings"),
+        ([0.01] * 6 + [0.0143] * 3, "10 ms at first, 14.3 ms recently (43.0 % slower"),
+        ([0.01] * 5 + [0.5] + [0.02] * 5, "10 ms at first, 20 ms recently"),
     ],
 )
 def test_no_reading_is_both_among_the_first_and_of_late(costs, told):
@@ -120,7 +120,7 @@ def test_no_reading_is_both_among_the_first_and_of_late(costs, told):
 
 
 def test_a_step_is_followed_in_what_is_steadier():
-    """On a machine whose speed drifts, rounds of a reference tell what seconds hide."""
+    """On a machine whose speed drifts, rounds of a reference show what seconds hide."""
     drift = [1.0, 1.4, 0.9, 1.3, 1.1, 1.5] * 3
     found = [
         {**entry, "metrics": {"step_time": 0.01 * slow * d, "step_in_tiny_ops": 5.0 * slow}}
@@ -169,6 +169,6 @@ def test_too_few_readings_have_no_change_point():
 
 
 def test_an_empty_history_says_what_to_do():
-    """Nothing measured is nothing to tell."""
+    """Without readings there is nothing to show."""
     assert "--perf-history" in render(trends([]))
     assert json.dumps([]) == json.dumps(trends([]))

@@ -1,4 +1,4 @@
-"""New baselines as a patch, and what the proposing job refuses of one."""
+"""New baselines as a patch, and what the proposing job refuses."""
 
 import contextlib
 import json
@@ -12,8 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfsuite.environment import Environment
-from perfsuite.remember import files as baselines
-from perfsuite.remember import patch as patches
+from perfsuite.remember import files, patch
 from perfsuite.remember.patch import PatchRefused, check_patch, of_documents
 from tests.unit.remember.test_schema import DOCUMENT
 
@@ -50,7 +49,7 @@ def test_git_applies_the_patch_and_the_baseline_is_the_one_that_would_be_stored(
     """Byte for byte; a second one changes only what changed."""
     text = of_documents(documents(), repository / "baselines", repository)
     subprocess.run(["git", "apply", written(repository, text)], cwd=repository, check=True)
-    assert baselines.render(DOCUMENT) == (repository / NAME).read_text()
+    assert files.render(DOCUMENT) == (repository / NAME).read_text()
     assert "" == of_documents(documents(), repository / "baselines", repository)
     again = of_documents(
         documents(schema="perfsuite-baseline/1", test=DOCUMENT["test"]), repository / "baselines", repository
@@ -65,7 +64,7 @@ def test_a_checked_patch_is_told_and_written(repository):
     assert [f"tests/test_a.py::test_b on {KEY}: step"] == check_patch(path, BELOW, repository)
     assert not (repository / NAME).exists()
     check_patch(path, BELOW, repository, is_applied=True)
-    assert baselines.render(DOCUMENT) == (repository / NAME).read_text()
+    assert files.render(DOCUMENT) == (repository / NAME).read_text()
     # Made anew elsewhere, while here the old one is still there: it is replaced.
     check_patch(path, BELOW, repository, is_applied=True)
 
@@ -85,7 +84,7 @@ def test_a_checked_patch_is_told_and_written(repository):
 )
 def test_a_patch_that_leaves_the_folder_is_refused(repository, name):
     """Whatever is in it."""
-    assert "refused" in refusal(repository, patches.render({name: (None, "{}\n")}))
+    assert "refused" in refusal(repository, patch.render({name: (None, "{}\n")}))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +92,10 @@ def test_a_patch_that_leaves_the_folder_is_refused(repository, name):
     [
         (lambda text: text.replace("0.1", "NaN", 1), "NaN is not a number"),
         (lambda text: text.replace("0.1", "1e999", 1), "not"),
-        (lambda text: text.replace("new file mode 100644", "new file mode 120000"), "no place in a patch"),
-        (lambda text: text.replace("new file mode 100644", "new file mode 100755"), "no place in a patch"),
-        (lambda text: text + "rename from a\nrename to b\n", "no place in a patch"),
-        (lambda text: text + "GIT binary patch\n", "no place in a patch"),
+        (lambda text: text.replace("new file mode 100644", "new file mode 120000"), "not belong in a patch"),
+        (lambda text: text.replace("new file mode 100644", "new file mode 100755"), "not belong in a patch"),
+        (lambda text: text + "rename from a\nrename to b\n", "not belong in a patch"),
+        (lambda text: text + "GIT binary patch\n", "not belong in a patch"),
         (lambda text: text.replace(f"+++ b/{NAME}", "+++ b/../evil"), "not the file of its section"),
         (lambda text: text.replace(f" b/{NAME}\n", " b/evil\n", 1), "names two files"),
         (lambda text: text.replace("test_a.py::test_b", "test_a.py::test_c"), "is not where the baseline of"),
@@ -117,14 +116,14 @@ def test_a_patch_that_was_tampered_with_is_refused(repository, change, reason):
 def test_an_oversized_baseline_is_refused(repository):
     """More than a baseline can have, though every line is well-formed."""
     text = json.dumps({**DOCUMENT, "padding": ["x" * 1000] * 1100}, indent=1) + "\n"
-    assert "1,000,000" in refusal(repository, patches.render({NAME: (None, text)}))
+    assert "1,000,000" in refusal(repository, patch.render({NAME: (None, text)}))
 
 
 def test_a_way_through_a_symbolic_link_is_refused(repository):
     """The folder may have been replaced in the repository itself."""
     (repository / "elsewhere").mkdir()
     (repository / "baselines").symlink_to(repository / "elsewhere")
-    text = patches.render({NAME: (None, baselines.render(DOCUMENT))})
+    text = patch.render({NAME: (None, files.render(DOCUMENT))})
     with pytest.raises(PatchRefused, match="symbolic link"):
         check_patch(written(repository, text), BELOW, repository, is_applied=True)
     assert [] == list((repository / "elsewhere").iterdir())
@@ -133,7 +132,7 @@ def test_a_way_through_a_symbolic_link_is_refused(repository):
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_patch_writes_outside_whatever_it_says(repository, data):
-    """Random edits of a good patch: refused, or only its own file is there."""
+    """Random edits of a good patch: refused, or only its file is written."""
     good = of_documents(documents(), repository / "baselines", repository).encode()
     at = data.draw(st.integers(0, len(good)))
     inserted = data.draw(
@@ -164,4 +163,4 @@ def test_the_command_needs_nothing_but_python(repository):
         command, cwd=repository, env=environment, capture_output=True, text=True, check=False
     )
     assert 1 == ran.returncode
-    assert ran.stderr.startswith("perfsuite: patch new.patch is refused: 'evil' has no place")
+    assert ran.stderr.startswith("perfsuite: patch new.patch is refused: 'evil' does not belong")

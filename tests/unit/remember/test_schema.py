@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite.records import Reading
-from perfsuite.remember import json_check
 from perfsuite.remember.documents import stored_reading
 from perfsuite.remember.files import render
-from perfsuite.remember.schema import baseline_schema, readings_schema
+from perfsuite.remember.schema import (
+    InvalidDocument,
+    baseline_schema,
+    problems,
+    read_json,
+    readings_schema,
+)
+from tests.readings import make_reading
 
 ROOT = Path(__file__).parents[3]
-READING = Reading(
+READING = make_reading(
     "step",
     "step",
     "cpu",
@@ -50,7 +55,7 @@ def changed(*path, value):
 
 
 def told(document, schema=None):
-    return next(json_check.problems(document, schema or baseline_schema()), "")
+    return next(problems(document, schema or baseline_schema()), "")
 
 
 @pytest.mark.parametrize("of", ["baseline", "readings"])
@@ -67,7 +72,7 @@ def test_what_we_store_fits():
     committed = list((ROOT / "baselines").rglob("*.json"))
     assert committed
     for path in committed:
-        assert "" == told(json_check.read_json(path, 1_000_000)), path
+        assert "" == told(read_json(path, 1_000_000)), path
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_what_we_store_fits():
         (["readings", "step", "rounds"], [math.inf], "readings.step.rounds[0] is inf, not number"),
         (["readings", "step", "rounds"], [1e300], "readings.step.rounds[0] is 1e+300, above 1e+18"),
         (["readings", "step", "rounds"], [-1], "readings.step.rounds[0] is -1, below 0"),
-        (["readings", "step", "rounds"], [0.1] * 201, "has 201 entries, at most 200 are possible"),
+        (["readings", "step", "rounds"], [0.1] * 201, "has 201 entries, at most 200 are allowed"),
         (["readings", "step", "rounds"], [True], "readings.step.rounds[0] is True, not number"),
         (["readings", "step", "kind"], "walk", "readings.step.kind is 'walk', not one of 'step'"),
         (["readings", "step", "pickle"], "x", "readings.step.pickle is not expected"),
@@ -85,7 +90,7 @@ def test_what_we_store_fits():
         (["readings", "step", "metrics", "step_time", "unit"], "ms", "unit is 'ms', not 'seconds'"),
         (["readings", "step", "metrics", "step_time", "higher_is_better"], 0, "is 0, not False"),
         (["readings"], {}, "readings has 0 entries, at least 1 are needed"),
-        (["test"], "x" * 501, "test has 501 characters, at most 500 are possible"),
+        (["test"], "x" * 501, "test has 501 characters, at most 500 are allowed"),
         (["environment"], {"device_kind": "cpu"}, "environment lacks device_name"),
     ],
 )
@@ -107,8 +112,8 @@ def test_files_that_are_no_plain_json_are_refused(tmp_path, text, reason):
     """Before any of it is used."""
     path = tmp_path / "file.json"
     path.write_text(text)
-    with pytest.raises(json_check.Refused, match=reason):
-        json_check.read_json(path, 1_000 if "bytes" in reason else 1_000_000)
+    with pytest.raises(InvalidDocument, match=reason):
+        read_json(path, 1_000 if "bytes" in reason else 1_000_000)
 
 
 JSON = st.recursive(
@@ -144,7 +149,7 @@ STANDARD = jsonschema.Draft202012Validator(baseline_schema())
 @settings(max_examples=300, deadline=None)
 @given(path=st.sampled_from(PATHS), value=JSON)
 def test_our_check_agrees_with_the_standard(path, value):
-    """For any JSON in any place: refused by us exactly where jsonschema refuses it."""
+    """For any JSON at any path: refused by us exactly where jsonschema refuses it."""
     document = changed(*path, value=value)
     is_infinite = "inf" in json.dumps(value).lower()  # is no JSON; jsonschema does not know
     assert STANDARD.is_valid(document) == (not told(document)) or is_infinite
@@ -153,7 +158,7 @@ def test_our_check_agrees_with_the_standard(path, value):
 @settings(max_examples=100, deadline=None)
 @given(value=JSON)
 def test_no_document_makes_the_check_stumble(value):
-    """It answers; it does not raise."""
+    """It returns; it does not raise."""
     assert isinstance(told(value), str)
     assert isinstance(told(value, readings_schema()), str)
 
@@ -162,4 +167,4 @@ def test_a_rendered_baseline_is_read_back(tmp_path):
     """What save writes, the strict reader takes."""
     path = tmp_path / "a.json"
     path.write_text(render(DOCUMENT))
-    assert DOCUMENT == json_check.read_json(path, 1_000_000)
+    assert DOCUMENT == read_json(path, 1_000_000)
