@@ -1,4 +1,4 @@
-"""Find the line of the project's code that an operator comes from; remembers what it saw, keeps no frame."""
+"""Find the line of the project's code that called an operator; results are cached, no frame is kept alive."""
 
 import linecache
 import sys
@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
-_MOST_TEXT = 200  # of a line: enough to know it by
-_OWN = str(Path(__file__).parents[1])
+_MOST_TEXT = 200  # characters of a line: enough to recognize it
+_PERFSUITE = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")} - {None}
 )
 
 
-@dataclass(frozen=True, eq=False)  # one object a line: compared and hashed by identity, millions of times
+@dataclass(frozen=True, eq=False)  # one object per line: compared and hashed by identity, millions of times
 class Place:
-    """One line of code; its key survives edits elsewhere in the file, its line number need not."""
+    """A line of code; its key survives edits elsewhere in the file, its line number may not."""
 
-    key: str  # path, function and the line's own text
+    key: str  # path, function and the line's text
     line: int
 
     @property
-    def told(self) -> str:
-        """Return file, line, function and the line's text, as a person looks for it."""
+    def label(self) -> str:
+        """Return file, line number, function and the line's text, for people to find it."""
         head, _, text = self.key.partition(": ")
         path, _, function = head.rpartition(" ")
         return f"{path}:{self.line} in {function}: {text}" if path and self.line else self.key
@@ -32,20 +32,26 @@ class Place:
 UNKNOWN = Place("(no line of the project)", 0)
 
 
+def _is_library(path: str) -> bool:
+    is_perfsuite = path.startswith("<") or path.startswith(_PERFSUITE)
+    return is_perfsuite or path.startswith(_LIBRARIES) or "site-packages" in path
+
+
 class Places:
-    """Tell where the running operator was called, in code below the root before any other."""
+    """Find where the running operator was called, preferring code below the root."""
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
         self._known: dict[tuple[CodeType, int], Place] = {}
         self._ranks: dict[CodeType, int] = {}
+        self._noted: dict[tuple[str, int], Place] = {}
         self._forward: dict[int, Place] = {}  # autograd's sequence number → where the forward operator was
 
     def here(self, depth: int = 2) -> Place:
-        """Return the innermost line of the project, of any other code that is no library without one."""
+        """Return the innermost line of the project; without one, of any other code that is not a library."""
         try:
             frame: FrameType | None = sys._getframe(depth)
-        except ValueError:  # a card's gradients run in a thread of autograd's own, with no Python below it
+        except ValueError:  # a GPU's gradients run in a thread of autograd, with no Python frame below
             return UNKNOWN
         outside = None
         while frame is not None:
@@ -61,8 +67,8 @@ class Places:
         return UNKNOWN if outside is None else self._place(outside)
 
     def note_forward(self, sequence: int, place: Place) -> None:
-        """Remember where the operator was called whose gradient autograd will ask for."""
-        # An operator that records no gradient shows its predecessor's number: the first one owns it.
+        """Remember where a forward operator was called, for its gradient."""
+        # An operator that records no gradient shows its predecessor's number, which belongs to the first.
         if sequence not in self._forward:
             self._forward[sequence] = place
 
@@ -71,25 +77,33 @@ class Places:
         return self._forward.get(sequence)
 
     def forget_forward(self) -> None:
-        """Drop the sequence numbers of a step that is over."""
+        """Drop the sequence numbers of a finished step."""
         self._forward.clear()
 
+    def in_project(self, path: str, line: int, function: str) -> Place | None:
+        """Return a line of the project by a frame that was noted elsewhere; None for any other code."""
+        if _is_library(path) or not path.startswith(self._root):
+            return None
+        key = (path, line)
+        if key not in self._noted:
+            text = linecache.getline(path, line).strip()[:_MOST_TEXT]
+            self._noted[key] = Place(f"{path.removeprefix(self._root)} {function}: {text}", line)
+        return self._noted[key]
+
     def _rank(self, code: CodeType) -> int:
-        """Return 2 for the project's code, 1 for other code that is no library, 0 for libraries."""
+        """Return 2 for the project's code, 1 for other code that is not a library, 0 for libraries."""
         path = code.co_filename
-        if path.startswith("<") or path.startswith(_OWN):
-            return 0
-        if path.startswith(_LIBRARIES) or "site-packages" in path:
+        if _is_library(path):
             return 0
         return 2 if path.startswith(self._root) else 1
 
     def _place(self, frame: FrameType) -> Place:
         code, line = frame.f_code, frame.f_lineno
-        known = self._known.get((code, line))
-        if known is None:
+        place = self._known.get((code, line))
+        if place is None:
             path = code.co_filename.removeprefix(self._root)
-            linecache.checkcache(code.co_filename)  # edited since some other test of this process read it
+            linecache.checkcache(code.co_filename)  # it may have been edited since another test read it
             text = linecache.getline(code.co_filename, line).strip()[:_MOST_TEXT]
-            known = Place(f"{path} {code.co_name}: {text}", line)
-            self._known[code, line] = known
-        return known
+            place = Place(f"{path} {code.co_name}: {text}", line)
+            self._known[code, line] = place
+        return place

@@ -1,4 +1,4 @@
-"""The CPU as a real device: wall clock, process CPU time, and resident memory really reset per test."""
+"""The CPU as a device: wall clock, process CPU time, and resident memory whose peak is reset per window."""
 
 import contextlib
 import ctypes
@@ -8,33 +8,57 @@ import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from perfsuite.cpu_name import cpu_name
-from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.devices.reference import Workload, references
+from perfsuite.devices.protocol import Device, Timing, Workload
 from perfsuite.devices.torch_access import compile_state, load_torch
-from perfsuite.host import queued_seconds
-from perfsuite.insight import Insight
+from perfsuite.host import cpu_name, queued_seconds
 from perfsuite.metrics import Tolerance
+from perfsuite.records import DeviceFacts, Insight
 
+_SIDE = 256  # of the square matrices: a product takes 0.2 ms on one core
+_PRODUCTS = 5
+_COPIED = 4_000_000  # floats; 16 MB do not fit into any cache
+_TINY_OPERATIONS = 500
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _DISTURBED_SHARE = 0.05
-_LOOK_SECONDS = 0.05  # a look takes some 50 µs
-_RESET_PEAK = "5"  # proc(5): reset the resident high-water mark to the present size
+_SAMPLE_PERIOD_SECONDS = 0.05  # a sample takes some 50 µs
+_RESET_PEAK = "5"  # proc(5): reset the resident high-water mark to the current size
 
 
-class CpuDevice:
-    """Measure on the processor with the clock on the wall."""
+def references() -> Mapping[str, Workload]:
+    """Return the reference workloads, each of about a millisecond; none without torch."""
+    torch = load_torch()
+    if torch is None:
+        return {}
+    matrix, source, vector = torch.ones(_SIDE, _SIDE), torch.ones(_COPIED), torch.ones(8)
+    return {
+        "step_in_products": partial(_products, matrix),
+        "step_in_copies": partial(torch.empty_like(source).copy_, source),
+        "step_in_tiny_ops": partial(_tiny_operations, vector),
+    }
+
+
+def _products(matrix: Any) -> None:
+    for _ in range(_PRODUCTS):
+        matrix @ matrix
+
+
+def _tiny_operations(vector: Any) -> None:
+    for _ in range(_TINY_OPERATIONS):
+        vector = vector + 1
+
+
+class CpuDevice(Device):
+    """Measure on the processor with the wall clock."""
 
     name = "cpu"
-    is_accelerator = False
-    modelled = False
-    never_repeats = True  # nanoseconds: many steps that took exactly the same time were not timed
-    min_seconds = 1.0
-    # Resident size moves by whole arenas; only growth beyond them says something.
+    clock_repeats = False  # it counts nanoseconds: many steps of exactly the same duration were not timed
+    # Resident size changes by whole arenas; only growth beyond them means something.
     tolerances: Mapping[str, Tolerance] = {"peak_memory": Tolerance(0.10, 16 * 2**20)}
 
     def __init__(self, root: Path | None = None) -> None:
@@ -42,26 +66,22 @@ class CpuDevice:
         self._resident_before = resident_bytes("VmRSS")
 
     def facts(self) -> DeviceFacts:
-        """Return the processor's name and the threads torch uses on it."""
+        """Return the processor's name and the number of threads torch uses."""
         return DeviceFacts("cpu", cpu_name(), "perf_counter", threads=thread_count())
-
-    def count(self) -> int:
-        """Return 1: all cores are one device."""
-        return 1
 
     def now(self) -> float:
         """Return the wall clock."""
         return time.perf_counter()
 
     def wait(self) -> None:
-        """Return at once: CPU work is over when the call returns."""
+        """Return at once: CPU work is finished when the call returns."""
 
     def state(self) -> Hashable:
         """Return the number of compiled graphs."""
         return compile_state()
 
     def begin_test(self) -> None:
-        """Give freed memory back to the system and take the rest as zero."""
+        """Return freed memory to the system and take the rest as zero."""
         _warm_torch()
         gc.collect()
         _trim_heap()
@@ -76,18 +96,19 @@ class CpuDevice:
         """Return where a step's time goes, operator by operator."""
         if load_torch() is None:
             return Insight()
-        from perfsuite.devices.operator_times import look_into
+        from perfsuite.devices.operator_times import inspect_step
 
-        seen = look_into(resident or step, step_seconds, self._root)
-        return replace(seen, clues={**seen.clues, **_memory_clues()})
+        insight = inspect_step(resident or step, step_seconds, self._root)
+        return replace(insight, clues={**insight.clues, **_memory_clues()})
 
     def references(self) -> Mapping[str, Workload]:
-        """Return what a step is measured beside, so that a slow hour of the machine can be told."""
+        """Return the workloads timed in turns with a step, to detect when the machine is slow."""
         return references()
 
-    def cool_down(self, seconds: float) -> None:
-        """Wait."""
-        time.sleep(seconds)
+    def lock_names(self, *, needs_all: bool = False) -> tuple[str, ...]:
+        """Return one name: all cores together are one device."""
+        del needs_all
+        return ("cpu",)
 
     def start(self) -> "CpuWindow":
         """Reset the resident peak and start the clock."""
@@ -95,27 +116,27 @@ class CpuDevice:
 
 
 class CpuWindow:
-    """Marks on the wall clock."""
+    """A window on the wall clock."""
 
     def __init__(self, resident_before: int | None) -> None:
         self._resident_before = resident_before
         self._peak_was_reset = reset_resident_peak()
         self._series: list[tuple[float, float, int]] = []  # wall, CPU seconds, resident bytes
-        self._next_look = 0.0
+        self._next_sample = 0.0
         self._marks = [time.perf_counter()]  # the clock runs from here
         self._cpu_start = time.process_time()
         self._queued_start = queued_seconds()
 
     def mark(self) -> None:
-        """Note the end of a step; now and then, what it costs a step nothing to know."""
+        """Record the end of a step and, every 50 ms, a sample of CPU time and resident memory."""
         now = time.perf_counter()
         self._marks.append(now)
-        if now >= self._next_look:
-            self._next_look = now + _LOOK_SECONDS
+        if now >= self._next_sample:
+            self._next_sample = now + _SAMPLE_PERIOD_SECONDS
             self._series.append((now, time.process_time(), resident_bytes("VmRSS") or 0))
 
     def known(self) -> Sequence[float]:
-        """Return all steps: on the CPU nothing is outstanding."""
+        """Return all steps: on the CPU none is outstanding."""
         return self._steps()
 
     def stop(self) -> Timing:
@@ -126,19 +147,21 @@ class CpuWindow:
         peak = resident_bytes("VmHWM") if self._peak_was_reset else None
         before = self._resident_before
         growth = None if peak is None or before is None else float(max(peak - before, 0))
-        notes = [] if growth is not None else ["peak_memory_bytes: needs Linux's /proc"]
+        notes = [] if growth is not None else ["peak_memory: needs Linux's /proc"]
         if queued is not None and wall > 0 and queued / wall > _DISTURBED_SHARE:
             notes.append(
                 f"other processes kept this one from a core for {100 * queued / wall:.0f} % of the time"
             )
-        # Clock ticks are coarser than short windows; a share above the whole is rounding.
+        # Clock ticks are coarser than short windows; a share above 1 is rounding.
         share = min(busy / (wall * thread_count()), 1.0) if wall > 0 else None
         reported = {} if queued is None else {"queued_seconds": queued}
+        figures = {} if share is None else {"utilization": share}
+        if growth is not None:
+            figures["peak_memory"] = growth
         return Timing(
             self._steps(),
             wall,
-            share,
-            growth,
+            figures,
             reported,
             tuple(notes),
             series=tuple(
@@ -149,27 +172,27 @@ class CpuWindow:
         )
 
     def close(self) -> None:
-        """Nothing runs beside the steps."""
+        """Do nothing: no background work runs."""
 
     def _steps(self) -> tuple[float, ...]:
         return tuple(after - before for before, after in zip(self._marks, self._marks[1:], strict=False))
 
 
 def _memory_clues() -> dict[str, float]:
-    """Return what this process holds and how much it could hold at most."""
+    """Return the memory this process holds and the most it could hold."""
     import psutil
 
     held = resident_bytes("VmRSS")
     if held is None:
         return {}
-    could = held + psutil.virtual_memory().available
+    capacity = held + psutil.virtual_memory().available
     with contextlib.suppress(OSError, ValueError):  # no control group, or one without a limit
-        could = min(could, int(_GROUP_LIMIT.read_text()))
-    return {"resident_bytes": float(held), "memory_capacity_bytes": float(could)}
+        capacity = min(capacity, int(_GROUP_LIMIT.read_text()))
+    return {"resident_bytes": float(held), "memory_capacity_bytes": float(capacity)}
 
 
 def thread_count() -> int:
-    """Return torch's threads, without torch the cores this process may use."""
+    """Return the number of torch's threads; without torch, of the cores this process may use."""
     torch = load_torch()
     if torch is not None:
         return int(torch.get_num_threads())
@@ -177,7 +200,7 @@ def thread_count() -> int:
 
 
 def resident_bytes(field: str) -> int | None:
-    """Return VmRSS or VmHWM of this process, None where the system does not tell."""
+    """Return VmRSS or VmHWM of this process; None where the system does not report it."""
     try:
         text = _STATUS.read_text()
     except OSError:
@@ -193,7 +216,7 @@ def _difference(after: float | None, before: float | None) -> float | None:
 
 
 def reset_resident_peak() -> bool:
-    """Reset the high-water mark to the present size; tell whether the system did."""
+    """Reset the high-water mark to the current size; return whether the system did."""
     try:
         _CLEAR_REFS.write_text(_RESET_PEAK)
     except OSError:
@@ -208,7 +231,7 @@ def _trim_heap() -> None:
 
 
 def _warm_torch() -> None:
-    """Let torch take what it takes once (thread pools, autograd), so that no test is charged for it."""
+    """Let torch make its one-time allocations (thread pools, autograd) before a test is charged for them."""
     torch = load_torch()
     if torch is None:
         return

@@ -1,4 +1,4 @@
-"""Look into a step on the CPU: the time of every operator, the line it comes from, what lies between them."""
+"""Profile a step on the CPU: the time of every operator, the line that called it, the time in between."""
 
 import contextlib
 import mmap
@@ -13,25 +13,25 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfsuite.devices.code_lines import Place, Places
-from perfsuite.devices.op_facts import Rule, sequence_number
-from perfsuite.devices.optimizer_marks import around_optimizers
-from perfsuite.host import Stretch, page_faults
-from perfsuite.insight import Clue, Insight, whole
+from perfsuite.devices.operators import Rule, sequence_number
+from perfsuite.devices.torch_access import around_optimizers
+from perfsuite.host import Stopwatch, page_faults
+from perfsuite.records import Clue, Insight, whole
 from perfsuite.statistics import median
 
-_MOST_TIMED = 100_000  # operators of a step; further ones are counted and taken to be like these
+_MOST_TIMED = 100_000  # operators of a step; the others are counted and assumed to take as long
 _STEPS = 3
 _WATCHED = 2
 _PAGES = 1024
 _SLOW_STEP_SECONDS = 2.0  # longer steps are timed once
-_TOO_LONG_SECONDS = 30.0  # two more of such steps are not worth their time
-# Python, dispatcher and autograd around an operator cost a few times what an empty one costs by itself.
+_TOO_LONG_SECONDS = 30.0  # two more such steps are not worth the time
+# Python, dispatcher and autograd around an operator cost a few times as much as an empty operator.
 _HOST_COST = 4.0
 _EMPTY_CALLS = 200
 
 
 class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Time operators one by one and count them by the line that called them."""
+    """Time each operator and count operators by the line that called them."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -39,21 +39,21 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.count = 0
         self.seconds: list[float] = []
         self.calls: Counter[tuple[Any, Place]] = Counter()
-        self.written: Counter[tuple[Any, Place]] = Counter()  # the code's own calls, no gradients
+        self.written: Counter[tuple[Any, Place]] = Counter()  # calls written in the code, without gradients
         self.syncs: Counter[Place] = Counter()
         self.is_optimizing = False
-        self.own_share = 1.0  # of the wall time: the rest others had the cores
+        self.running_share = 1.0  # of the wall time; for the rest other processes had the cores
         self._rules: dict[Any, Rule] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Compiled functions run as written in these steps; torch's guard would cost more than we do.
+        # Compiled functions run as written in these steps; torch's guard would cost more than this mode.
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator on the clock, then book it."""
+        """Time the operator, then count it."""
         kwargs = kwargs or {}
         rule = self._rules.get(func)
         if rule is None:
@@ -62,7 +62,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if rule.is_view:
             result = func(*args, **kwargs)
-            self._place()  # remembered for its gradient, which is no view
+            self._place()  # remembered for its gradient, which is not a view
             return result
         self.count += 1
         if self.count > _MOST_TIMED:
@@ -74,7 +74,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls[func, place] += 1
         if torch._C._current_autograd_node() is None:
             self.written[func, place] += 1
-        if rule.is_sync:
+        if rule.reads:
             self.syncs[place] += 1
         return result
 
@@ -87,35 +87,33 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.places.of_backward(node._sequence_nr()) or self.places.here(3)
 
     def begin_optimizer(self) -> None:
-        """Leave what follows to the optimizer."""
+        """Stop recording: the optimizer's operators follow."""
         self.is_optimizing = True
 
     def end_optimizer(self) -> None:
-        """Watch again."""
+        """Resume recording."""
         self.is_optimizing = False
 
 
-def look_into(step: Callable[[], object], step_seconds: float, root: Path) -> Insight:
-    """Run a few more steps and tell where their time goes; nothing for steps that take too long."""
+def inspect_step(step: Callable[[], object], step_seconds: float, root: Path) -> Insight:
+    """Run a few more steps and return where their time goes; nothing for steps that take too long."""
     if not 0 < step_seconds < _TOO_LONG_SECONDS:
         return Insight()
     steps = _STEPS if step_seconds < _SLOW_STEP_SECONDS else 1
     bare = bare_step(step, steps)
     empty = _empty_operator_seconds()
-    # The quietest of a few: another process's turn only ever adds time.
-    watch = min(
-        (_watched(step, root) for _ in range(min(steps, _WATCHED))), key=lambda seen: sum(seen.seconds)
-    )
+    # The fastest of a few: other processes only ever add time.
+    watch = min((_watched(step, root) for _ in range(min(steps, _WATCHED))), key=lambda run: sum(run.seconds))
     optimizer = bare.optimizer / bare.seconds
     if not watch.count:
         return Insight(shares=whole({"optimizer": optimizer, "other": 1.0 - optimizer}))
     timed = watch.count / len(watch.seconds)
     touching, releasing = (bare.faults * cost / bare.seconds for cost in page_costs())
-    inside = watch.own_share * sum(max(seconds - empty, 0.0) for seconds in watch.seconds)
+    inside = watch.running_share * sum(max(seconds - empty, 0.0) for seconds in watch.seconds)
     kernels = timed * inside / bare.seconds
     left = max(1.0 - kernels - optimizer, 0.0)
     gaps = min(left, _HOST_COST * empty * watch.count / bare.seconds)
-    # New pages are fetched inside operators and given back between them.
+    # New pages are fetched inside operators and released between them.
     touching, releasing = min(touching, kernels), min(releasing, left - gaps)
     shares = {
         "launch_gaps": gaps,
@@ -130,66 +128,72 @@ def look_into(step: Callable[[], object], step_seconds: float, root: Path) -> In
 def _watched(step: Callable[[], object], root: Path) -> OpWatch:
     watch = OpWatch(root)
     is_compiling = "torch._dynamo" in sys.modules  # loading it takes seconds
-    # Without it Dynamo would compile the step once more, and the watch itself with it.
+    # Without it Dynamo would compile the step again, together with the watch itself.
     as_written = torch.compiler.set_stance("force_eager") if is_compiling else contextlib.nullcontext()
-    with around_optimizers(watch.begin_optimizer, watch.end_optimizer), as_written, watch, Stretch() as seen:
+    with (
+        around_optimizers(watch.begin_optimizer, watch.end_optimizer),
+        as_written,
+        watch,
+        Stopwatch() as timed,
+    ):
         step()
-    watch.own_share = seen.own_share
+    watch.running_share = timed.unqueued_share
     return watch
 
 
-def lines_of(step: Callable[[], object], root: Path) -> dict[str, Clue]:
-    """Run one step and tell which lines call most operators: each becomes a launch on a GPU."""
+def operator_lines(step: Callable[[], object], root: Path) -> dict[str, Clue]:
+    """Run a step and return the lines that call most operators: each becomes a launch on a GPU."""
     watch = _watched(step, root)
     return _line_clues(watch) if watch.calls else {}
 
 
 class Bare(NamedTuple):
-    """One step with nothing but a clock around it and its optimizers, other processes' turns left out."""
+    """A step timed without the watch, and its optimizers; the time of other processes is left out."""
 
     seconds: float
     optimizer: float
-    faults: int  # pages of memory that were fetched from the system
+    faults: int  # pages of memory fetched from the system
 
 
 def bare_step(step: Callable[[], object], steps: int) -> Bare:
-    """Return the quietest of a few steps."""
-    begun: list[float] = []
-    inside: list[float] = []
+    """Return the fastest of a few steps."""
+    started: list[float] = []
+    optimizer_seconds: list[float] = []
 
     def end() -> None:
-        inside.append(time.perf_counter() - begun.pop())
+        optimizer_seconds.append(time.perf_counter() - started.pop())
 
-    seen = []
-    with around_optimizers(lambda: begun.append(time.perf_counter()), end):
+    runs = []
+    with around_optimizers(lambda: started.append(time.perf_counter()), end):
         for _ in range(steps):
-            inside.clear()
+            optimizer_seconds.clear()
             before = page_faults()
-            with Stretch() as timed:  # the clock runs here
+            with Stopwatch() as timed:  # the clock runs here
                 step()
             faults = page_faults() - before
-            seen.append(Bare(max(timed.own_seconds, 1e-9), timed.own_share * sum(inside), faults))
-    return min(seen)
+            optimizer = timed.unqueued_share * sum(optimizer_seconds)
+            runs.append(Bare(max(timed.unqueued_seconds, 1e-9), optimizer, faults))
+    return min(runs)
 
 
 def page_costs() -> tuple[float, float]:
-    """Return the seconds it takes to fetch a page of memory from the system, and to give it back."""
+    """Return the seconds it takes to fetch a page of memory from the system, and to release it."""
     memory = mmap.mmap(-1, _PAGES * mmap.PAGESIZE)
-    with Stretch() as touching:
+    with Stopwatch() as touching:
         memory[:: mmap.PAGESIZE] = bytes(_PAGES)
-    with Stretch() as releasing:
+    with Stopwatch() as releasing:
         memory.close()
-    return touching.own_seconds / _PAGES, releasing.own_seconds / _PAGES
+    return touching.unqueued_seconds / _PAGES, releasing.unqueued_seconds / _PAGES
 
 
 def _empty_operator_seconds() -> float:
-    """Return what an operator costs that does nothing, seen as the watch sees one."""
-    one = torch.ones(1)
+    """Return what an operator that does nothing costs, timed as the watch times one."""
+    tensor = torch.ones(1)
     add = torch.ops.aten.add.Tensor
     seconds = []
     for _ in range(_EMPTY_CALLS):
         started = time.perf_counter()
-        add(one, one)
+        add(tensor, tensor)
         seconds.append(time.perf_counter() - started)
     return median(seconds)
 
@@ -203,7 +207,7 @@ def _clues(watch: OpWatch, empty: float) -> dict[str, Clue]:
     clues |= _line_clues(watch)
     if watch.syncs:
         place, _ = watch.syncs.most_common(1)[0]
-        clues |= {"syncs": float(sum(watch.syncs.values())), "sync_place": place.told}
+        clues |= {"syncs": float(sum(watch.syncs.values())), "sync_place": place.label}
     return clues
 
 
@@ -212,10 +216,10 @@ def _line_clues(watch: OpWatch) -> dict[str, Clue]:
     for (_, place), count in watch.calls.items():
         by_place[place] += count
     place, count = by_place.most_common(1)[0]
-    ((_, looped), times) = (watch.written or watch.calls).most_common(1)[0]
+    ((_, repeated_place), repeated_count) = (watch.written or watch.calls).most_common(1)[0]
     return {
-        "launch_place": place.told,
+        "launch_place": place.label,
         "launch_place_count": float(count),
-        "repeated_kernel_place": looped.told,
-        "repeated_kernel_count": float(times),
+        "repeated_kernel_place": repeated_place.label,
+        "repeated_kernel_count": float(repeated_count),
     }

@@ -1,16 +1,14 @@
-"""A device whose time is written down beforehand, so that tests of the line need no clock."""
+"""A device that runs on scripted time, so that tests need no clock."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from perfsuite.devices import DeviceFacts, Timing
-from perfsuite.insight import Insight
-from perfsuite.metrics import Tolerance
+from perfsuite.devices.protocol import Device, Timing
+from perfsuite.records import DeviceFacts, Insight
 
 
-class ScriptedDevice:
-    """Advance a clock only as told: each step costs the next scripted number of seconds."""
+class ScriptedDevice(Device):
+    """Advance the clock only by `spend`, and return scripted figures."""
 
-    modelled = False
     min_seconds = 0.0
 
     def __init__(
@@ -29,11 +27,12 @@ class ScriptedDevice:
     ) -> None:
         self.name = name
         self.is_accelerator = is_accelerator
-        self.tolerances: Mapping[str, Tolerance] = {}
+        self.locks: tuple[str, ...] = ()
         self.events: list[str] = []
         self._clock = 0.0
         self._states = list(states)
-        self._timing = {"utilization": utilization, "peak_memory_bytes": peak_memory_bytes}
+        figures = {"utilization": utilization, "peak_memory": peak_memory_bytes}
+        self.figures = {name: value for name, value in figures.items() if value is not None}
         self._notes = notes
         self._threads = torch_threads
         self._invalid = list(invalid)
@@ -41,71 +40,72 @@ class ScriptedDevice:
         self._insight = insight or Insight()
 
     def spend(self, seconds: float) -> None:
-        """Let time pass, as a step or a loader would."""
+        """Advance the clock, as a step or a loader would."""
         self._clock += seconds
 
     def facts(self) -> DeviceFacts:
-        """Return an identity that no real device has."""
+        """Return facts that no real device has."""
         return DeviceFacts("scripted", self.name, "script", threads=self._threads)
-
-    def count(self) -> int:
-        """Return 1."""
-        return 1
 
     def now(self) -> float:
         """Return the scripted time."""
         return self._clock
 
     def wait(self) -> None:
-        """Note that the host waited."""
+        """Record that the host waited."""
         self.events.append("wait")
 
     def state(self) -> Hashable:
-        """Return the next scripted state, the last one for ever."""
+        """Return the next scripted state; the last one is repeated."""
         if not self._states:
             return None
         return self._states.pop(0) if len(self._states) > 1 else self._states[0]
 
     def begin_test(self) -> None:
-        """Note that the memory's zero was taken."""
+        """Record that a test began."""
         self.events.append("begin")
 
     def inspect(self, *_: object) -> Insight:
-        """Return what was written down: a script has no kernels."""
+        """Return the scripted insight."""
         return self._insight
 
+    def lock_names(self, *, needs_all: bool = False) -> tuple[str, ...]:
+        """Return the names a test has set."""
+        del needs_all
+        return self.locks
+
     def cool_down(self, seconds: float) -> None:
-        """Let scripted time pass."""
+        """Advance the scripted clock."""
         self.events.append(f"cool {seconds:g}")
         self.spend(seconds)
 
     def start(self) -> "ScriptedWindow":
-        """Open a window on the scripted clock; each takes the next scripted reason not to count."""
+        """Open a window on the scripted clock; each takes the next scripted reasons not to count."""
         self.events.append("start")
         invalid = self._invalid.pop(0) if self._invalid else ()
-        return ScriptedWindow(self, self._timing, self._notes, invalid, self._conditions)
+        return ScriptedWindow(self, self.figures, self._notes, invalid, self._conditions)
 
 
 class ScriptedWindow:
-    """Marks on the scripted clock."""
+    """A window on the scripted clock."""
 
     def __init__(
         self,
         device: ScriptedDevice,
-        timing: Mapping[str, float | None],
+        figures: Mapping[str, float],
         notes: tuple[str, ...],
         invalid: tuple[str, ...],
         conditions: Mapping[str, float],
     ) -> None:
         self._device = device
-        self._timing = timing
+        self._figures = figures
         self._notes = notes
         self._invalid = invalid
         self._conditions = conditions
         self._marks = [device.now()]
 
     def mark(self) -> None:
-        """Note the end of a step."""
+        """Record the end of a step."""
         self._device.events.append("mark")
         self._marks.append(self._device.now())
 
@@ -114,7 +114,7 @@ class ScriptedWindow:
         return [after - before for before, after in zip(self._marks, self._marks[1:], strict=False)]
 
     def close(self) -> None:
-        """Nothing runs beside the steps."""
+        """Do nothing: no background work runs."""
 
     def stop(self) -> Timing:
         """Return the scripted figures."""
@@ -123,8 +123,7 @@ class ScriptedWindow:
         return Timing(
             tuple(self.known()),
             wall,
-            self._timing["utilization"],
-            self._timing["peak_memory_bytes"],
+            self._figures,
             notes=self._notes,
             invalid=self._invalid,
             conditions=self._conditions,

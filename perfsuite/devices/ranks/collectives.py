@@ -1,18 +1,18 @@
-"""How long a step is in collectives and how much of that its own work hides; profiled after the window."""
+"""The time a step spends in collectives and how much of it computation hides; profiled after the window."""
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from perfsuite.insight import Insight, whole
+from perfsuite.records import Insight, whole
 from perfsuite.statistics import median
 
 _STEPS, _MOST_STEPS = 3, 20
-_LOOK_SECONDS = 0.5  # of steps
+_PROFILED_SECONDS = 0.5  # of steps
 _SLOW_STEP_SECONDS = 2.0
 _RANGE = "perfsuite collectives"
-_ON_HOST = "gloo:"  # gloo's threads name what they run like this
-_ON_DEVICE = "nccl"  # and NCCL its kernels
+_ON_HOST = "gloo:"  # prefix of what gloo's threads run
+_ON_DEVICE = "nccl"  # prefix of NCCL's kernels
 _NOT_WORK = (
     "c10d::",
     _RANGE,
@@ -21,8 +21,8 @@ _NOT_WORK = (
 )  # calls and ranges around work
 
 
-class Seen(NamedTuple):
-    """One thing the profiler saw, in seconds."""
+class Interval(NamedTuple):
+    """An event of the profiler, in seconds."""
 
     name: str
     start: float
@@ -31,37 +31,41 @@ class Seen(NamedTuple):
 
 
 def inspect(step: Callable[[], object], step_seconds: float, steps: int, *, is_cuda: bool) -> Insight:
-    """Profile so many steps, as many on every rank, and hold what was seen against the timed step."""
+    """Profile that many steps, the same number on every rank, and scale the result to the timed step."""
     return split(_profile(step, steps, is_cuda), step_seconds)
 
 
 def steps_of(step_seconds: float) -> int:
-    """Return how many steps are looked at: one of long ones, of short ones so many that a burst is one."""
+    """Return how many steps to profile: one if long; if short, so many that a burst of load hits only few."""
     if step_seconds >= _SLOW_STEP_SECONDS:
         return 1
-    wanted = round(_LOOK_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
-    return min(max(wanted, _STEPS), _MOST_STEPS)
+    steps = round(_PROFILED_SECONDS / step_seconds) if step_seconds > 0 else _MOST_STEPS
+    return min(max(steps, _STEPS), _MOST_STEPS)
 
 
-class Look(NamedTuple):
-    """One profiled stretch of steps, as shares of its length."""
+class Shares(NamedTuple):
+    """Shares of the length of a profiled range of steps."""
 
     communicating: float
     exposed: float
     working: float
 
 
-def split(seen: Sequence[Seen], step_seconds: float) -> Insight:
-    """Return seconds in collectives a step, the share of them hidden, and where the step's time went.
+def split(intervals: Sequence[Interval], step_seconds: float) -> Insight:
+    """Return seconds in collectives per step, the hidden share of them, and where the step's time went.
 
-    Of several stretches the middle one counts: another process's turn reaches some of them. Profiled steps
-    are longer than others, so what was seen is taken as a share and told of the timed step.
+    Of several ranges the median counts: other processes disturb some of them. Profiled steps take longer
+    than others, so the profile gives shares, which are applied to the timed step.
     """
-    stretches = [one for one in seen if one.name == _RANGE and not one.is_on_device and one.end > one.start]
-    if not stretches:
+    ranges = [
+        interval
+        for interval in intervals
+        if interval.name == _RANGE and not interval.is_on_device and interval.end > interval.start
+    ]
+    if not ranges:
         return Insight()
-    looks = [_look(stretch, seen) for stretch in stretches]
-    communicating, exposed, working = (median([look[i] for look in looks]) for i in range(3))
+    shares = [_shares(whole_range, intervals) for whole_range in ranges]
+    communicating, exposed, working = (median([share[i] for share in shares]) for i in range(3))
     figures = {
         "collective_seconds": communicating * step_seconds,
         "collective_exposed_seconds": exposed * step_seconds,
@@ -72,58 +76,60 @@ def split(seen: Sequence[Seen], step_seconds: float) -> Insight:
     return Insight(figures, whole({"collectives": exposed, "kernels": working}), clues)
 
 
-def _look(stretch: Seen, seen: Sequence[Seen]) -> Look:
+def _shares(whole_range: Interval, intervals: Sequence[Interval]) -> Shares:
     inside = [
-        one._replace(start=max(one.start, stretch.start), end=min(one.end, stretch.end))
-        for one in seen
-        if one.start < stretch.end and one.end > stretch.start
+        interval._replace(
+            start=max(interval.start, whole_range.start), end=min(interval.end, whole_range.end)
+        )
+        for interval in intervals
+        if interval.start < whole_range.end and interval.end > whole_range.start
     ]
-    has_device = any(one.is_on_device for one in inside)
-    collectives = _union(one for one in inside if _is_collective(one))
-    work = _union(one for one in inside if _is_work(one, has_device))
-    length, communicating = stretch.end - stretch.start, _length(collectives)
+    has_device = any(interval.is_on_device for interval in inside)
+    collectives = _union(interval for interval in inside if _is_collective(interval))
+    work = _union(interval for interval in inside if _is_work(interval, has_device))
+    length, communicating = whole_range.end - whole_range.start, _length(collectives)
     exposed = communicating - _overlap(collectives, work)
-    return Look(communicating / length, exposed / length, _length(work) / length)
+    return Shares(communicating / length, exposed / length, _length(work) / length)
 
 
-def _is_collective(one: Seen) -> bool:
-    return one.name.startswith(_ON_DEVICE) if one.is_on_device else one.name.startswith(_ON_HOST)
+def _is_collective(interval: Interval) -> bool:
+    return interval.name.startswith(_ON_DEVICE if interval.is_on_device else _ON_HOST)
 
 
-def _is_work(one: Seen, has_device: bool) -> bool:
-    """Tell whether something computes: kernels where there is a device, else the host's operators."""
-    if _is_collective(one) or one.name.startswith(_NOT_WORK):
+def _is_work(interval: Interval, has_device: bool) -> bool:
+    """Return whether an interval computes: kernels where there is a device, else the host's operators."""
+    if _is_collective(interval) or interval.name.startswith(_NOT_WORK):
         return False
-    return one.is_on_device == has_device
+    return interval.is_on_device == has_device
 
 
-def _union(seen: Iterable[Seen]) -> list[tuple[float, float]]:
-    """Return the stretches in which at least one of them runs."""
+def _union(intervals: Iterable[Interval]) -> list[tuple[float, float]]:
+    """Return the time spans in which at least one of the intervals runs."""
     merged: list[tuple[float, float]] = []
-    for one in sorted(seen, key=lambda each: each.start):
-        if merged and one.start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], one.end))
+    for interval in sorted(intervals, key=lambda each: each.start):
+        if merged and interval.start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], interval.end))
         else:
-            merged.append((one.start, one.end))
+            merged.append((interval.start, interval.end))
     return merged
 
 
-def _length(stretches: Iterable[tuple[float, float]]) -> float:
-    return sum(end - start for start, end in stretches)
+def _length(spans: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in spans)
 
 
-def _overlap(these: Sequence[tuple[float, float]], those: Sequence[tuple[float, float]]) -> float:
+def _overlap(left: Sequence[tuple[float, float]], right: Sequence[tuple[float, float]]) -> float:
     total, i, j = 0.0, 0, 0
-    while i < len(these) and j < len(those):
-        total += max(min(these[i][1], those[j][1]) - max(these[i][0], those[j][0]), 0.0)
-        if these[i][1] <= those[j][1]:
+    while i < len(left) and j < len(right):
+        total += max(min(left[i][1], right[j][1]) - max(left[i][0], right[j][0]), 0.0)
+        if left[i][1] <= right[j][1]:
             i += 1
         else:
             j += 1
     return total
 
 
-def _profile(step: Callable[[], object], steps: int, is_cuda: bool) -> list[Seen]:
+def _profile(step: Callable[[], object], steps: int, is_cuda: bool) -> list[Interval]:
     import torch
 
     profiler = torch.profiler
@@ -132,21 +138,23 @@ def _profile(step: Callable[[], object], steps: int, is_cuda: bool) -> list[Seen
         kinds.append(profiler.ProfilerActivity.CUDA)
     schedule = profiler.schedule(wait=0, warmup=1, active=1)  # without a warm-up the first events are skewed
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the profiler's own
-        with profiler.profile(activities=kinds, schedule=schedule, acc_events=True) as seen:
+        warnings.simplefilter("ignore")  # those of the profiler
+        with profiler.profile(activities=kinds, schedule=schedule, acc_events=True) as profile:
             step()
             _wait(torch, is_cuda)
-            seen.step()
-            # A card works on when the host has gone on: there one stretch holds all steps and the wait.
+            profile.step()
+            # A card still works when the host has gone on: there one range contains all steps and the wait.
             for count in [steps] if is_cuda else [1] * steps:
                 with profiler.record_function(_RANGE):
                     for _ in range(count):
                         step()
-                    _wait(torch, is_cuda)  # the CPU waits here: the range must hold all of the kernels
+                    _wait(torch, is_cuda)  # the CPU waits here: the range must contain all kernels
     cpu = torch._C._autograd.DeviceType.CPU
     return [
-        Seen(event.name, event.time_range.start / 1e6, event.time_range.end / 1e6, event.device_type != cpu)
-        for event in seen.events()
+        Interval(
+            event.name, event.time_range.start / 1e6, event.time_range.end / 1e6, event.device_type != cpu
+        )
+        for event in profile.events()
         if event.device_type == cpu or not getattr(event, "is_user_annotation", False)
     ]
 

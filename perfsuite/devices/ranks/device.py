@@ -1,87 +1,110 @@
-"""A device that several processes measure on together: each its own, all under one name."""
+"""A set of devices that several processes measure on together: one per rank, all under one name."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 
-from perfsuite.devices import Device, DeviceFacts, Window
-from perfsuite.insight import Insight
-from perfsuite.metrics import Tolerance
-from perfsuite.processes.world import Together
+from perfsuite.devices.protocol import Device, Window
+from perfsuite.devices.ranks.group import Ranks
+from perfsuite.processes.world import Place, Together
+from perfsuite.records import Counted, DeviceFacts, Insight
 
 
-class RankedDevice:
-    """This rank's own device; its name and facts are those of the whole set."""
+def join_ranks(place: Place, device: Device, timeout_seconds: float) -> "tuple[RankedDevice, Ranks]":
+    """Join the other ranks; return the device of all ranks and the means by which they agree."""
+    ranks = Ranks(place, device.torch_name, timeout_seconds, device.collectives)
+    ranked = RankedDevice(device, ranks)
+    ranked.facts()  # gathers from all ranks: done here, where all of them pass
+    return ranked, ranks
 
-    modelled = False
 
-    def __init__(self, own: Device, together: Together) -> None:
-        self._own = own
+class RankedDevice(Device):
+    """This rank's device; its name and facts are those of the whole set."""
+
+    def __init__(self, device: Device, together: Together) -> None:
+        self._device = device
         self._together = together
-        self.name = f"{own.name.partition(':')[0]}×{together.size}"
-        self.torch_name = str(getattr(own, "torch_name", own.name))
-        self.is_accelerator = own.is_accelerator
-        self.min_seconds = own.min_seconds
-        self.tolerances: Mapping[str, Tolerance] = own.tolerances
-        self.never_repeats = getattr(own, "never_repeats", False)
+        self.name = f"{device.name.partition(':')[0]}×{together.size}"
+        self.is_accelerator = device.is_accelerator
+        self.modelled, self.origin, self.has_values = device.modelled, device.origin, device.has_values
+        self.min_seconds = device.min_seconds
+        self.tolerances = device.tolerances
+        self.clock_repeats = device.clock_repeats
         self._facts: DeviceFacts | None = None
 
     def facts(self) -> DeviceFacts:
-        """Return what identifies the set of devices; asked of all ranks once, so all must ask."""
+        """Return what identifies the set of devices; gathered once, so all ranks must call it."""
         if self._facts is None:
-            mine = self._own.facts()
-            names = Counter(self._together.gather(mine.name))
-            told = [name if len(names) == 1 else f"{count} {name}" for name, count in sorted(names.items())]
-            self._facts = replace(mine, name=" + ".join(told), uuid=None, ranks=self._together.size)
+            facts = self._device.facts()
+            names = Counter(self._together.gather(facts.name))
+            parts = [name if len(names) == 1 else f"{count} {name}" for name, count in sorted(names.items())]
+            self._facts = replace(facts, name=" + ".join(parts), uuid=None, ranks=self._together.size)
         return self._facts
 
     @property
-    def lock_names(self) -> tuple[str, ...]:
-        """Return what one rank of a machine locks for all of them there."""
-        from perfsuite.devices.cuda.physical import physical_names
+    def torch_name(self) -> str:
+        """Return torch's name for this rank's device."""
+        return self._device.torch_name
 
-        return physical_names(self._own, needs_all=True)
+    def lock_names(self, *, needs_all: bool = True) -> tuple[str, ...]:
+        """Return the locks that one rank takes for all ranks on its machine."""
+        del needs_all
+        return self._device.lock_names(needs_all=True)
 
     def count(self) -> int:
-        """Return how many there are: one for each rank."""
+        """Return the number of devices: one for each rank."""
         return self._together.size
 
     def now(self) -> float:
         """Return the host's clock."""
-        return self._own.now()
+        return self._device.now()
 
     def wait(self) -> None:
-        """Make the host wait for this rank's device."""
-        self._own.wait()
+        """Block the host until this rank's device has finished."""
+        self._device.wait()
 
     def state(self) -> Hashable:
-        """Return what changes while compiling or allocating goes on here."""
-        return self._own.state()
+        """Return a value that changes as long as compilation or allocation goes on here."""
+        return self._device.state()
 
     def begin_test(self) -> None:
-        """Take the present memory as the test's zero."""
-        self._own.begin_test()
+        """Take the current memory use as the test's zero."""
+        self._device.begin_test()
 
     def release(self) -> None:
-        """Give back what this rank's device keeps for a test that is over."""
-        release = getattr(self._own, "release", None)
-        if release is not None:
-            release()
+        """Free what this rank's device holds for a finished test."""
+        self._device.release()
 
     def start(self) -> Window:
-        """Open a window here; every rank opens its own."""
-        return self._own.start()
+        """Open a window on this rank's device."""
+        return self._device.start()
 
     def inspect(
         self, step: Callable[[], object], step_seconds: float, resident: Callable[[], object] | None = None
     ) -> Insight:
-        """Look at the collectives of a few more steps, as many on every rank."""
+        """Profile the collectives of a few more steps, the same number on every rank."""
         from perfsuite.devices.ranks.collectives import inspect, steps_of
 
-        del resident  # a loop is looked at with its loader: what it makes a rank wait is part of the skew
+        del resident  # a loop is profiled with its loader: the time a rank waits for it is part of the skew
         steps = self._together.first(steps_of(step_seconds))
-        return inspect(step, step_seconds, steps, is_cuda=self._own.name.startswith("cuda"))
+        return inspect(step, step_seconds, steps, is_cuda=self._device.facts().kind == "cuda")
+
+    def learn(self, step: Callable[[], object]) -> None:
+        """Look at a step on this rank's device; every rank does, or a collective would wait."""
+        self._device.learn(step)
+
+    def counted(self, step: Callable[[], object]) -> Counted:
+        """Count what this rank does in as many steps as every other."""
+        return self._device.counted(step)
+
+    def closing_words(self) -> tuple[str, ...]:
+        """Return what this rank's device has to say."""
+        return self._device.closing_words()
+
+    def leave(self) -> None:
+        """Leave this rank's device."""
+        self._device.leave()
 
     def cool_down(self, seconds: float) -> None:
-        """Rest."""
-        self._own.cool_down(seconds)
+        """Let this rank's device rest."""
+        self._device.cool_down(seconds)

@@ -1,6 +1,6 @@
 """Start Python on several ranks with torchrun's engine: python -m perfsuite.devices.ranks.launch N DIR ARGS…
 
-Its command line would do the same, but tells only in prose which rank ended how.
+torchrun's command line would do the same, but reports only in prose how each rank ended.
 """
 
 import json
@@ -18,7 +18,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 
 def main(arguments: list[str]) -> int:
-    """Run pytest on the ranks and return the first one's exit status."""
+    """Run Python on the ranks; return 0, or 1 with the failures written to the folder."""
     ranks, folder, *rest = arguments
     threading.Thread(target=_die_with, args=(os.getppid(),), daemon=True).start()
     config = LaunchConfig(
@@ -37,20 +37,20 @@ def main(arguments: list[str]) -> int:
         elastic_launch(config, sys.executable)(*rest)
     except ChildFailedError as error:
         failures = sorted(error.failures.items(), key=lambda entry: entry[1].timestamp)
-        told = [
+        report = [
             {"rank": rank, "status": failure.exitcode, "signal": _signal(failure.exitcode)}
             for rank, failure in failures
         ]
-        Path(folder, "failures.json").write_text(json.dumps(told), encoding="utf-8")
+        Path(folder, "failures.json").write_text(json.dumps(report), encoding="utf-8")
         return 1
     return 0
 
 
 def _die_with(parent: int) -> None:
-    """End this process and all its ranks when the run that started it is gone."""
+    """Kill this process and all its ranks when the run that started it is gone."""
     while os.getppid() == parent:
         time.sleep(0.5)
-    os.killpg(os.getpgrp(), signal.SIGKILL)  # a group of our own: the starting process saw to that
+    os.killpg(os.getpgrp(), signal.SIGKILL)  # only ours: the run started this process in a new group
 
 
 def _signal(status: int) -> str:

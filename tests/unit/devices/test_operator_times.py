@@ -1,4 +1,4 @@
-"""Operators of a CPU's step: counted, named by their line, and the optimizer's left to it."""
+"""Operators of a step on the CPU: counted by their line, without those of the optimizer."""
 
 import itertools
 from pathlib import Path
@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfsuite import host as usage
-from perfsuite.devices import operator_times as op_watch
-from perfsuite.devices.operator_times import OpWatch, lines_of, look_into
-from perfsuite.devices.optimizer_marks import around_optimizers
+from perfsuite import host
+from perfsuite.devices import operator_times
+from perfsuite.devices.operator_times import OpWatch, inspect_step, operator_lines
+from perfsuite.devices.torch_access import around_optimizers
 from tests.unit.engine_thread import in_engine_thread
 from tests.unit.scripted_clock import Clock
 
@@ -26,35 +26,35 @@ def test_operators_are_counted_by_the_line_that_calls_them():
             (ones + 1).view(16)
     assert 5 == watch.count
     ((_, place),) = watch.calls
-    assert place.told.endswith(
+    assert place.label.endswith(
         "in test_operators_are_counted_by_the_line_that_calls_them: (ones + 1).view(16)"
     )
 
 
 def test_a_gradients_operators_belong_to_the_forward_line():
-    """Backward runs elsewhere; what it does was written here."""
+    """The backward pass runs elsewhere, but its operators come from the forward line."""
     weight = torch.ones(4, requires_grad=True)
     with OpWatch(HERE) as watch:
         product = weight * 2.0
         product.sum().backward()
-    lines = {place.told.rpartition(": ")[2] for _, place in watch.calls}
+    lines = {place.label.rpartition(": ")[2] for _, place in watch.calls}
     assert {"product = weight * 2.0", "product.sum().backward()"} == lines
 
 
 def test_a_loop_is_counted_by_the_calls_it_has():
-    """Gradients that are added up come more often than anything that was written."""
+    """Accumulated gradients occur more often than any call in the code."""
     weight = torch.ones(4, requires_grad=True)
 
     def step():
         sum((weight * 2.0).t() * weight.t() for _ in range(20)).sum().backward()
 
-    clues = lines_of(step, HERE)
+    clues = operator_lines(step, HERE)
     assert 40.0 == clues["repeated_kernel_count"]
     assert "sum((weight * 2.0)" in clues["repeated_kernel_place"]
 
 
 def test_gradients_without_a_line_of_python_below_them_do_no_harm():
-    """A card's gradients run in autograd's own thread: no frame to look at, for some not even a line."""
+    """A GPU's gradients run in a thread of autograd: no Python frame, and for some not even a line."""
     weight = torch.ones(4, 4, requires_grad=True)
     weight.grad = torch.zeros(4, 4)
 
@@ -64,14 +64,14 @@ def test_gradients_without_a_line_of_python_below_them_do_no_harm():
 
     with OpWatch(HERE) as watch:
         step()
-    told = {place.told.rpartition(": ")[2] for _, place in watch.calls}
-    assert "first, second = (weight * 2.0).chunk(2)" in told
-    assert "(no line of the project)" in {place.told for _, place in watch.calls}
-    assert lines_of(step, HERE)["launch_place_count"] > 0
+    lines = {place.label.rpartition(": ")[2] for _, place in watch.calls}
+    assert "first, second = (weight * 2.0).chunk(2)" in lines
+    assert "(no line of the project)" in {place.label for _, place in watch.calls}
+    assert operator_lines(step, HERE)["launch_place_count"] > 0
 
 
-def test_the_optimizers_operators_are_its_own():
-    """And its marks come in pairs."""
+def test_the_optimizers_operators_are_not_counted():
+    """Begin and end are reported in pairs."""
     weight = torch.ones(4, requires_grad=True)
     weight.grad = torch.ones(4)
     events = []
@@ -85,7 +85,7 @@ def test_the_optimizers_operators_are_its_own():
 
 
 def test_shares_add_up_and_a_step_that_takes_too_long_is_left_alone():
-    """Two more steps of a minute are not worth what they tell."""
+    """Two more steps of a minute each are not worth the time."""
     matrix = torch.ones(64, 64)
     calls = []
 
@@ -93,52 +93,52 @@ def test_shares_add_up_and_a_step_that_takes_too_long_is_left_alone():
         calls.append(1)
         return matrix @ matrix
 
-    seen = look_into(step, 0.001, HERE)
-    assert pytest.approx(1) == sum(seen.shares.values())
+    insight = inspect_step(step, 0.001, HERE)
+    assert pytest.approx(1) == sum(insight.shares.values())
     assert 5 == len(calls)
-    assert {} == look_into(step, 60.0, HERE).shares
+    assert {} == inspect_step(step, 60.0, HERE).shares
     assert 5 == len(calls)
 
 
 def test_a_step_without_operators_is_other():
     """Python alone."""
     assert {"other": 1.0} == {
-        name: share for name, share in look_into(lambda: None, 1e-6, HERE).shares.items() if share
+        name: share for name, share in inspect_step(lambda: None, 1e-6, HERE).shares.items() if share
     }
 
 
 def test_syncs_are_named_though_they_cost_a_cpu_nothing():
-    """For whoever moves the training to a GPU."""
+    """They matter once the training moves to a GPU."""
     value = torch.ones(1)
-    seen = look_into(lambda: value.item(), 1e-6, HERE)
-    assert 1.0 == seen.clues["syncs"]
-    assert "value.item()" in seen.clues["sync_place"]
+    insight = inspect_step(lambda: value.item(), 1e-6, HERE)
+    assert 1.0 == insight.clues["syncs"]
+    assert "value.item()" in insight.clues["sync_place"]
 
 
 def test_memory_fetched_from_the_system_in_every_step_is_the_allocators():
-    """Counted page by page, so that it is not taken for slow Python or for work."""
+    """Counted by page, so that it is not mistaken for slow Python or for work."""
 
     def step():
-        return torch.empty(2**24).fill_(1.0)  # 64 MiB: given back to the system each time
+        return torch.empty(2**24).fill_(1.0)  # 64 MiB: returned to the system each time
 
     kept = step()
-    shares = look_into(step, 0.01, HERE).shares
+    shares = inspect_step(step, 0.01, HERE).shares
     assert shares["allocator"] > 0.2
-    assert look_into(lambda: kept.fill_(1.0), 0.01, HERE).shares["allocator"] < shares["allocator"] / 4
+    assert inspect_step(lambda: kept.fill_(1.0), 0.01, HERE).shares["allocator"] < shares["allocator"] / 4
 
 
 @pytest.fixture
 def crowded(monkeypatch, tmp_path):
-    """A clock that passes as told, and on which others have the cores for three quarters of the time."""
+    """A scripted clock on which other processes have the cores for three quarters of the time."""
     clock = Clock()
-    monkeypatch.setattr(usage, "time", clock)
-    monkeypatch.setattr(usage, "queued_seconds", lambda: 0.75 * clock.wall)
-    monkeypatch.setattr(op_watch, "time", clock)
+    monkeypatch.setattr(host, "time", clock)
+    monkeypatch.setattr(host, "queued_seconds", lambda: 0.75 * clock.wall)
+    monkeypatch.setattr(operator_times, "time", clock)
     return clock
 
 
-def test_turns_of_other_processes_are_no_time_of_the_step(crowded):
-    """What the system counts as waiting for a core is left out, of the optimizer's time its part."""
+def test_time_of_other_processes_is_not_the_steps(crowded):
+    """Time the system counts as waiting for a core is left out, also from the optimizer's time."""
 
     class Slow(torch.optim.SGD):
         def step(self, closure=None):
@@ -150,7 +150,7 @@ def test_turns_of_other_processes_are_no_time_of_the_step(crowded):
         optimizer.step()
         crowded.wall += 4.0
 
-    bare = op_watch.bare_step(step, steps=1)
+    bare = operator_times.bare_step(step, steps=1)
     assert (2.0, 1.0) == (bare.seconds, bare.optimizer)
 
 
@@ -167,8 +167,8 @@ class SlowProducts(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_turns_of_other_processes_are_no_time_of_the_operators(crowded):
-    """Or half a step of Python would look like a step of nothing but operators."""
+def test_time_of_other_processes_is_not_the_operators(crowded):
+    """Otherwise half a step of Python would look like a step of operators only."""
     ones = torch.ones(1)
 
     def step():
@@ -176,21 +176,21 @@ def test_turns_of_other_processes_are_no_time_of_the_operators(crowded):
         crowded.wall += 4.0
 
     with SlowProducts(crowded):
-        shares = look_into(step, 0.01, HERE).shares
+        shares = inspect_step(step, 0.01, HERE).shares
     assert (0.5, 0.5) == (shares["kernels"], shares["other"])
 
 
-def test_turns_of_other_processes_are_no_cost_of_a_page(monkeypatch):
-    """Touched in one second and given back in another, of which three quarters were others'."""
+def test_time_of_other_processes_is_not_a_cost_of_a_page(monkeypatch):
+    """Touched in one second and released in another, three quarters of which went to other processes."""
     wall, queued = itertools.cycle([0.0, 1.0]), itertools.cycle([0.0, 0.75])
     clock = SimpleNamespace(perf_counter=lambda: next(wall), thread_time=lambda: 0.0)
-    monkeypatch.setattr(usage, "time", clock)
-    monkeypatch.setattr(usage, "queued_seconds", lambda: next(queued))
-    assert (0.25 / 1024, 0.25 / 1024) == op_watch.page_costs()
+    monkeypatch.setattr(host, "time", clock)
+    monkeypatch.setattr(host, "queued_seconds", lambda: next(queued))
+    assert (0.25 / 1024, 0.25 / 1024) == operator_times.page_costs()
 
 
-def test_a_compiled_step_is_looked_at_as_written():
-    """Dynamo must not compile the watch itself: it says so by a warning, which is an error here."""
+def test_a_compiled_step_is_profiled_as_written():
+    """Dynamo must not compile the watch itself: it would warn, which is an error here."""
     import torch._dynamo
 
     torch.compiler.reset()
@@ -198,6 +198,6 @@ def test_a_compiled_step_is_looked_at_as_written():
     ones = torch.ones(8)
     compiled(ones)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    seen = look_into(lambda: compiled(ones), 1e-3, HERE)
-    assert 2.0 == seen.clues["kernels_per_step"]
+    insight = inspect_step(lambda: compiled(ones), 1e-3, HERE)
+    assert 2.0 == insight.clues["kernels_per_step"]
     assert graphs == torch._dynamo.utils.counters["stats"]["unique_graphs"]
