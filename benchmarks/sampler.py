@@ -9,15 +9,15 @@ earnest and the loss, which grows with the number of looks, is divided by twenty
 """
 
 import argparse
+import math
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from perfsuite.devices.cuda.nvml import open_nvml
-from perfsuite.devices.cuda.sampler import PERIOD_SECONDS, Sampler
-from perfsuite.statistics import median, ratio_interval
+from perfsuite.devices.cuda import PERIOD_SECONDS, Sampler, open_nvml
 from tests.nvml import standin
 
 AMPLIFIED = 20
@@ -69,23 +69,29 @@ def measure(pairs: int) -> None:
         found.append((one[False], one[True]))
     print(f"throughput of a CPU training while a card is watched, {pairs} interleaved pairs")
     for place, clock in enumerate(("wall", "CPU")):
-        ratio, low, high = ratio_interval([(off[place], on[place]) for off, on in found])
+        ratio, low, high = interval([off[place] / on[place] for off, on in found])
         change, least, most = (100 * (share - 1) / AMPLIFIED for share in (ratio, low, high))
         told = f"{change:+.3f} % (95 % interval {least:+.3f} to {most:+.3f} %)"
         print(f"  by {clock:4} time {told}   goal: less than {100 * GOAL:.1f} % lost")
-    print(f"  one step takes {1e3 * median([off[0] for off, _ in found]):.2f} ms, {own_cost(nvml)}")
+    print(f"  one step takes {1e3 * statistics.median(off[0] for off, _ in found):.2f} ms, {own_cost(nvml)}")
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """Return the median of the pairs' ratios and its 95 % interval, by ranks: outliers widen, not move it."""
+    ordered = sorted(ratios)
+    rank = max(0, math.floor((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
+    return statistics.median(ordered), ordered[rank], ordered[-1 - rank]
 
 
 def own_cost(nvml) -> str:
-    """Return what the looks themselves take of a core, measured without anything beside them."""
-    sampler, looks = Sampler(nvml, is_ours=bool), 200
+    """Return what the snapshots themselves take of a core, measured with nothing else running."""
+    sampler, snapshots = Sampler(nvml), 200
     before = time.thread_time()
-    for _ in range(looks):
-        sampler._trace.poll(time.monotonic())
-        sampler._look()
-    spent = (time.thread_time() - before) / looks
+    for _ in range(snapshots):
+        sampler.take_snapshot()
+    spent = (time.thread_time() - before) / snapshots
     share = 100 * spent / PERIOD_SECONDS
-    return f"one look {1e3 * spent:.2f} ms of a core, at most every {PERIOD_SECONDS} s: {share:.3f} %"
+    return f"one snapshot {1e3 * spent:.2f} ms of a core, at most every {PERIOD_SECONDS} s: {share:.3f} %"
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-/* Stands where NVIDIA's libnvidia-ml.so.1 stands and plays the script named by NVML_SCRIPT, one statement a line:
+/* A stand-in for NVIDIA's libnvidia-ml.so.1 that plays the script named by NVML_SCRIPT, one statement per line:
  *   speed FACTOR                        script seconds per real second; 0: time moves by standin_advance alone
- *   card UUID                           a card that is there
+ *   card UUID                           a card that exists
  *   at SECONDS KEY VALUE                from then on KEY has VALUE: a step function of script time
  *   fail FUNCTION CODE [FIRST [LAST]]   the FIRST to LAST call (default: all) answers CODE
  *   block FUNCTION SECONDS [FIRST]      from the FIRST call on it takes that many real seconds to answer
- * Keys and their defaults are those asked for below. Checked against NVIDIA's header by the compiler. */
+ * Keys and their defaults are those read below. Checked against NVIDIA's header by the compiler. */
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static void read_line(const char *line)
         sscanf(line, "speed %lf", &speed);
 }
 
-/* Forget the script and play another from its beginning. */
+/* Discard the script and play another from its beginning. */
 void standin_load(const char *path)
 {
     char line[256];
@@ -102,7 +102,7 @@ static double integral(const char *key, unsigned long long bit, double from, dou
     return sum;
 }
 
-/* Block and answer as scripted for this call. */
+/* Block and return as scripted for this call. */
 static nvmlReturn_t called(const char *function)
 {
     nvmlReturn_t code = NVML_SUCCESS;
@@ -144,7 +144,7 @@ nvmlReturn_t nvmlSystemGetNVMLVersion(char *into, unsigned int length) { CALLED(
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *into, unsigned int length) { (void)device; CALLED(); return say(into, length, text("name", "NVIDIA Stand-in")); }
 nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *count) { CALLED(); *count = (unsigned int)card_count; return NVML_SUCCESS; }
 
-/* A handle is a card's place, from 1. */
+/* A handle is a card's position, from 1. */
 static nvmlDevice_t card_at(int place) { return (nvmlDevice_t)(size_t)(place + 1); }
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *device)
 {
@@ -232,7 +232,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     return NVML_SUCCESS;
 }
 
-/* `processes` is a list such as "4711:1000 4712:-"; - is NVML's «not available», "none" nobody. */
+/* `processes` is a list such as "4711:1000 4712:-"; - is NVML's «not available», "none" no process. */
 static nvmlReturn_t list_processes(unsigned int *count, nvmlProcessInfo_t *found)
 {
     char list[128], *rest = list;

@@ -15,7 +15,7 @@ OLD_BINDING = "nvidia-ml-py==12.575.51"
 
 
 class Impossible(Exception):
-    """The stand-in or a binding cannot be had on this machine."""
+    """The stand-in or a binding is not available on this machine."""
 
 
 def build(folder, hidden=()):
@@ -36,7 +36,7 @@ def build(folder, hidden=()):
 
 
 def install_old_binding(folder):
-    """Put the last binding of the 12 series beside the installed one of the 13 series."""
+    """Install the last binding of the 12 series in addition to the installed one of the 13 series."""
     command = [
         sys.executable,
         "-m",
@@ -55,7 +55,7 @@ def install_old_binding(folder):
 
 
 def script(*lines, card=UUID, speed=0):
-    """Return a script with one card; at speed 0 its time moves only as the child tells it."""
+    """Return a script with one card; at speed 0 its time advances only when the child says so."""
     return "\n".join([f"speed {speed}", *([f"card {card}"] if card else []), *lines]) + "\n"
 
 
@@ -69,7 +69,7 @@ def square_wave(low, high, period, until):
 
 
 def environment(library, path, binding=None):
-    """Return the environment of a child that finds the stand-in where NVIDIA's library would be."""
+    """Return the environment of a child process that loads the stand-in instead of NVIDIA's library."""
     paths = [*([str(binding)] if binding else []), str(ROOT)]
     return {
         **os.environ,
@@ -80,7 +80,7 @@ def environment(library, path, binding=None):
 
 
 def watch(library, tmp_path, text, *, binding=None, **settings):
-    """Watch the scripted card for some script seconds through the real binding; return what was seen."""
+    """Sample the scripted card for some script seconds through the real binding; return the figures."""
     path = tmp_path / "script.txt"
     path.write_text(text)
     ran = subprocess.run(

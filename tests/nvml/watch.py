@@ -1,4 +1,4 @@
-"""A child's program: watch a card with perfsuite's sampler on script time, print what it saw as JSON."""
+"""The child process: sample a card with perfsuite's sampler on script time, print the figures as JSON."""
 
 import ctypes
 import json
@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from perfsuite.devices.cuda.nvml import open_nvml
 from perfsuite.devices.cuda.sampler import Sampler
 
-OWN = 4711  # the script's number for this process
+OWN = 4711  # this process's id in the script
 
 
 class ScriptClock:
-    """Time that moves when the sampler waits, and stands still when the script's end is reached."""
+    """A clock that advances when the sampler waits, and stops at the script's end."""
 
     def __init__(self, end, dies=False):
         self.dies = dies
@@ -39,20 +39,20 @@ class ScriptClock:
 
 
 def wait_for_end(sampler, clock):
-    """Wait until the sampler has seen the whole script, has ended early, or is stuck in a call."""
+    """Wait until the sampler has sampled the whole script, has ended early, or is stuck in a call."""
     while sampler._thread.is_alive() and not clock.library.standin_is_blocking():
         if clock.reached.wait(0.001):
             return
 
 
-def watch(uuids, seconds, patience=20.0, own=(OWN,), kin=1, own_bytes=0.0, dies=False, before=0.0):
-    """Watch from start to stop and return the figures."""
+def watch(uuids, seconds, patience=20.0, own=(OWN,), ours=1, own_bytes=0.0, dies=False, before=0.0):
+    """Sample from start to stop and return the figures."""
     nvml = open_nvml(tuple(uuids))
     clock = ScriptClock(before + seconds, dies)
     clock.library.standin_advance(before)
     sampler = Sampler(
         nvml,
-        kin=SimpleNamespace(includes=own.__contains__, size=kin) if own else None,
+        ours=SimpleNamespace(includes=own.__contains__, size=ours) if own else None,
         own_bytes=own_bytes,
         clock=clock,
         patience_seconds=patience,
@@ -61,7 +61,7 @@ def watch(uuids, seconds, patience=20.0, own=(OWN,), kin=1, own_bytes=0.0, dies=
     wait_for_end(sampler, clock)
     began = time.monotonic()
     sampled = sampler.stop()
-    series, seen = sampled.utilization, sampled.seen
+    series, summary = sampled.utilization, sampled.summary
     return {
         "absent": nvml.absent,
         "mean": series.mean,
@@ -70,16 +70,16 @@ def watch(uuids, seconds, patience=20.0, own=(OWN,), kin=1, own_bytes=0.0, dies=
         "idle": series.idle_stretch_s,
         "samples": series.samples,
         "why": series.why,
-        "reported": dict(seen.reported),
-        "conditions": dict(seen.conditions),
-        "notes": list(seen.notes),
-        "invalid": list(seen.invalid),
-        "memory": list(seen.memory),
+        "reported": dict(summary.reported),
+        "conditions": dict(summary.conditions),
+        "notes": list(summary.notes),
+        "invalid": list(summary.invalid),
+        "memory": list(summary.memory),
         "stopping": time.monotonic() - began,
     }
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
-    uuids = asked.pop("uuids", ["GPU-12345678-1234-1234-1234-123456789abc"])
-    print(json.dumps(watch(uuids, asked.pop("seconds", 20.0), **asked)), flush=True)
+    settings = json.loads(sys.argv[1])
+    uuids = settings.pop("uuids", ["GPU-12345678-1234-1234-1234-123456789abc"])
+    print(json.dumps(watch(uuids, settings.pop("seconds", 20.0), **settings)), flush=True)

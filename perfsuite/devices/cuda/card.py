@@ -1,4 +1,4 @@
-"""The questions put to a card through NVML: memory, processes, clocks, throttling, power; absent is None."""
+"""NVML queries on a GPU: memory, processes, clocks, throttling, power; None where a value is absent."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,16 +8,16 @@ from perfsuite.devices.cuda.nvml import FUNCTION_NOT_FOUND, NOT_FOUND, Answer, N
 _UTILIZATION_SAMPLES = 1
 _CLOCK_SM, _CLOCK_MEMORY = 1, 2
 _TEMPERATURE_OF_GPU = 0
-_UNSIGNED_LONG = 2  # NVML's types of a value that fill more than an unsigned int
+_UNSIGNED_LONG = 2  # NVML's value types from here on are larger than an unsigned int
 _COUNTED = {74: "power_cap", 269: "thermal", 270: "thermal", 271: "power_brake"}  # fields, nanoseconds
 
-# Bits of the clocks' event reasons. Kept here: the bindings know some of them under old names or not at all.
+# Bits of the clocks' event reasons. Defined here: the bindings have some under old names or not at all.
 POWER_CAP, SLOWDOWN = 0x4, 0x8
 THERMAL, POWER_BRAKE = 0x20 | 0x40, 0x80
 
 
 class Memory(NamedTuple):
-    """A card's memory in bytes; what the driver keeps for itself is told apart where it is known."""
+    """A card's memory in bytes; what the driver reserves is separate where it is known."""
 
     total: float
     free: float
@@ -25,19 +25,19 @@ class Memory(NamedTuple):
 
     @property
     def used(self) -> float:
-        """Return total minus free: NVML's own `used` means two things in two versions."""
+        """Return total minus free: NVML's `used` means different things in its two versions."""
         return self.total - self.free
 
 
 class Process(NamedTuple):
-    """A process with a compute context: its id as the host counts, its memory where that is told."""
+    """A process with a compute context: its id on the host, and its memory where it is reported."""
 
     pid: int
     used_bytes: float | None = None
 
 
 class Card:
-    """One card; each method asks one thing and gives None where the card does not tell."""
+    """One card; each method queries one value and returns None where the card does not report it."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
@@ -45,7 +45,7 @@ class Card:
     def samples(self, cursor: int) -> Answer:
         """Return (timestamp, share) of the driver's utilization samples after the cursor.
 
-        An idle card adds none: «not found» is an empty list and no absence.
+        An idle card adds none: «not found» means an empty list, not an absent value.
         """
         answer = self._nvml.ask("nvmlDeviceGetSamples", _UTILIZATION_SAMPLES, cursor)
         if answer.code == NOT_FOUND:
@@ -56,12 +56,12 @@ class Card:
         return Answer([(int(s.timeStamp), s.sampleValue.uiVal / 100) for s in samples])
 
     def utilization(self) -> Answer:
-        """Return the share of the last sample period with at least one kernel running."""
+        """Return the share of the last sample period in which at least one kernel ran."""
         answer = self._nvml.ask("nvmlDeviceGetUtilizationRates")
         return answer if answer.why else Answer(answer.value.gpu / 100)
 
     def memory(self) -> Memory | None:
-        """Return the memory; the old question where the driver does not know the one with `reserved`."""
+        """Return the memory, by the old query where the driver does not have the one with `reserved`."""
         version = getattr(self._nvml.binding, "nvmlMemory_v2", None)
         second = self._nvml.ask("nvmlDeviceGetMemoryInfo", version) if version else Answer(why="no version 2")
         if not second.why:
@@ -72,21 +72,23 @@ class Card:
 
     def processes(self) -> tuple[Process, ...] | None:
         """Return the processes with a compute context."""
-        # By version: where the driver lacks it, the binding's unversioned name raises no NVMLError.
+        # By version: where the driver lacks it, the binding's unversioned function raises no NVMLError.
         answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3")
         if answer.code == FUNCTION_NOT_FOUND:
             answer = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v2")
-        return None if answer.why else tuple(Process(one.pid, one.usedGpuMemory) for one in answer.value)
+        if answer.why:
+            return None
+        return tuple(Process(process.pid, process.usedGpuMemory) for process in answer.value)
 
     def reasons(self) -> int | None:
-        """Return why the clocks are where they are, as bits; by the old name on old drivers."""
+        """Return the reasons for the current clocks as bits; by the old name on old drivers."""
         answer = self._nvml.ask("nvmlDeviceGetCurrentClocksEventReasons")
         if answer.code == FUNCTION_NOT_FOUND:
             answer = self._nvml.ask("nvmlDeviceGetCurrentClocksThrottleReasons")
         return None if answer.why else int(answer.value)
 
     def throttled_seconds(self) -> Mapping[str, float]:
-        """Return seconds since the driver was loaded, by cause; what the card does not count is missing."""
+        """Return throttled seconds since the driver was loaded, by cause; uncounted causes are missing."""
         answer = self._nvml.ask("nvmlDeviceGetFieldValues", list(_COUNTED))
         seconds: dict[str, float] = {}
         for value in () if answer.why else answer.value:
@@ -98,40 +100,40 @@ class Card:
         return seconds
 
     def sm_clock(self) -> float | None:
-        """Return the multiprocessors' clock in MHz."""
+        """Return the SM clock in MHz."""
         return self._number("nvmlDeviceGetClockInfo", _CLOCK_SM)
 
     def memory_clock(self) -> float | None:
-        """Return the memory's clock in MHz."""
+        """Return the memory clock in MHz."""
         return self._number("nvmlDeviceGetClockInfo", _CLOCK_MEMORY)
 
     def max_sm_clock(self) -> float | None:
-        """Return the highest clock of the multiprocessors in MHz."""
+        """Return the highest SM clock in MHz."""
         return self._number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)
 
     def temperature(self) -> float | None:
-        """Return degrees Celsius; by the name that all drivers have."""
+        """Return degrees Celsius, by the function that all drivers have."""
         return self._number("nvmlDeviceGetTemperature", _TEMPERATURE_OF_GPU)
 
     def power(self) -> float | None:
-        """Return watts: averaged over a second on most cards, so nothing is integrated from it."""
+        """Return watts: most cards average over a second, so it is not integrated into energy."""
         return self._number("nvmlDeviceGetPowerUsage", scale=1e-3)
 
     def power_limit(self) -> float | None:
-        """Return the power limit in force in watts."""
+        """Return the enforced power limit in watts."""
         return self._number("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)
 
     def energy(self) -> float | None:
-        """Return joules since the driver was loaded."""
+        """Return the joules used since the driver was loaded."""
         return self._number("nvmlDeviceGetTotalEnergyConsumption", scale=1e-3)
 
     def is_persistent(self) -> bool | None:
-        """Tell whether the driver stays loaded between two users of the card."""
+        """Return whether the driver stays loaded while nobody uses the card."""
         mode = self._number("nvmlDeviceGetPersistenceMode")
         return None if mode is None else mode == 1
 
     def is_sliced(self) -> bool | None:
-        """Tell whether MIG is on; None on cards that have no MIG."""
+        """Return whether MIG is on; None on cards without MIG."""
         answer = self._nvml.ask("nvmlDeviceGetMigMode")
         return None if answer.why else answer.value[0] == 1
 

@@ -1,33 +1,127 @@
-"""A CUDA device: one event per step, one wait at the end, the allocator's peak as the gated memory."""
+"""A CUDA device: one event per step, one synchronization at the end, the allocator's peak as memory."""
 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfsuite.devices import DeviceFacts
-from perfsuite.devices.cuda.cuda_window import CudaWindow
-from perfsuite.devices.cuda.identity import contradiction, nvml_uuids
+from perfsuite.devices.cuda.identity import contradiction, lock_name, nvml_uuids
 from perfsuite.devices.cuda.nvml import Nvml, open_nvml
 from perfsuite.devices.cuda.profile import inspect
 from perfsuite.devices.cuda.sampler import Sampler
+from perfsuite.devices.protocol import Device, Timing
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
-from perfsuite.insight import Insight
-from perfsuite.metrics import Tolerance
-from perfsuite.processes.family import Family
+from perfsuite.processes.world import RunProcesses
+from perfsuite.records import DeviceFacts, Insight
+
+# If the events of one stream differ more from the wall time, work runs on other streams.
+_STREAM_MISMATCH = 0.02
+
+
+class CudaWindow:
+    """A window of events on the current stream; nothing waits before stop."""
+
+    def __init__(self, torch: Any, index: int, sampler: Sampler, notes: tuple[str, ...] = ()) -> None:
+        self._torch = torch
+        self._index = index
+        self._sampler = sampler
+        self._notes = notes
+        self._before = self._counters()
+        self._sampler.start()
+        self._events: list[Any] = []
+        self._seconds: list[float] = []
+        self._wall_start = time.perf_counter()  # the clock runs from here
+        self._record()
+
+    def _record(self) -> None:
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._events.append(event)
+
+    def mark(self) -> None:
+        """Record an event after the step's work."""
+        self._record()
+
+    def known(self) -> Sequence[float]:
+        """Return the steps whose events have completed; queries, never waits."""
+        while (last := len(self._seconds) + 1) < len(self._events) and self._events[last].query():
+            self._seconds.append(self._events[last - 1].elapsed_time(self._events[last]) / 1e3)
+        return self._seconds
+
+    def stop(self) -> Timing:
+        """Wait once, then read all events, the allocator and NVML."""
+        self._torch.cuda.synchronize(self._index)  # the CPU waits here, once per window
+        wall = time.perf_counter() - self._wall_start
+        growth = {name: count - self._before[name] for name, count in self._counters().items()}
+        sampled = self._sampler.stop()
+        steps = tuple(self.known())
+        series, summary = sampled.utilization, sampled.summary
+        advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
+        absent = (f"utilization: {series.why}{advice}",) if series.why else ()
+        reported = {
+            "reserved_memory_bytes": float(self._torch.cuda.max_memory_reserved(self._index)),
+            "alloc_retries": float(growth["alloc_retries"]),
+            "device_allocations": float(growth["device_allocations"]),
+            **({} if series.period_s is None else {"utilization_period_seconds": series.period_s}),
+            **summary.reported,
+        }
+        return Timing(
+            steps,
+            wall,
+            {
+                **series.figures(),
+                "peak_memory": float(self._torch.cuda.max_memory_allocated(self._index)),
+            },
+            reported,
+            (*absent, *self._notes, *summary.notes, *_streams(steps, wall)),
+            invalid=(*summary.invalid, *unsteady(growth)),
+            conditions=summary.conditions,
+            series=series.points(),
+            memory_series=summary.memory,
+        )
+
+    def close(self) -> None:
+        """Stop the sampler without touching the device: after a failed step it may be unusable."""
+        self._sampler.stop()
+
+    def _counters(self) -> dict[str, int]:
+        stats = self._torch.cuda.memory_stats(self._index)
+        return {
+            "alloc_retries": int(stats.get("num_alloc_retries", 0)),
+            "device_allocations": int(stats.get("num_device_alloc", 0)),
+            "compilations": sum(compile_state()),
+        }
+
+
+def unsteady(growth: Mapping[str, int]) -> tuple[str, ...]:
+    """Return what happened inside the window but belongs in the warm-up; repeating often helps."""
+    messages = {
+        "alloc_retries": "the allocator ran out of memory and retried {} times in the measured part",
+        "device_allocations": "the allocator requested memory from the driver {} times in the measured part",
+        "compilations": "something was compiled in the measured part ({} graphs and frames)",
+    }
+    return tuple(message.format(growth[name]) for name, message in messages.items() if growth[name] > 0)
+
+
+def _streams(steps: Sequence[float], wall: float) -> tuple[str, ...]:
+    """Return a note if the current stream's events do not add up to the wall time."""
+    total = sum(steps)
+    if not steps or wall <= 0 or abs(total - wall) / wall <= _STREAM_MISMATCH:
+        return ()
+    return (f"events add up to {total:.3f} s of {wall:.3f} s wall time: work may run on other streams",)
 
 
 def available_count() -> int:
-    """Return how many CUDA devices torch sees, 0 without torch."""
+    """Return the number of CUDA devices torch sees, 0 without torch."""
     torch = load_torch()
     return int(torch.cuda.device_count()) if torch is not None and torch.cuda.is_available() else 0
 
 
-def torch_told() -> str:
-    """Say which torch there is and whether it reaches a GPU."""
+def torch_text() -> str:
+    """Describe the installed torch and the GPUs it sees."""
     torch = load_torch()
     if torch is None:
         return "torch is not installed"
@@ -38,19 +132,19 @@ def torch_told() -> str:
 
 
 def open_cuda(index: int | None) -> "CudaDevice":
-    """Return the CUDA device of that index (torch's current one for None), or say why there is none."""
+    """Return the CUDA device of that index (None: torch's current one), or raise with the reason."""
     torch = load_torch()
-    wanted = "cuda" if index is None else f"cuda:{index}"
+    requested = "cuda" if index is None else f"cuda:{index}"
     if torch is None:
-        raise DeviceMissing(f"device {wanted} was asked for, but torch is not installed")
+        raise DeviceMissing(f"device {requested} was requested, but torch is not installed")
     if torch.version.cuda is None:
         raise DeviceMissing(
-            f"device {wanted} was asked for, but torch {torch.__version__} is a build without CUDA; "
+            f"device {requested} was requested, but torch {torch.__version__} is a build without CUDA; "
             "install a CUDA build, or measure with --perf-device=cpu"
         )
     if not torch.cuda.is_available():
         raise DeviceMissing(
-            f"device {wanted} was asked for, but torch {torch.__version__} for CUDA {torch.version.cuda} "
+            f"device {requested} was requested, but torch {torch.__version__} for CUDA {torch.version.cuda} "
             "sees none; "
             "check nvidia-smi and CUDA_VISIBLE_DEVICES, or measure with --perf-device=cpu"
         )
@@ -58,29 +152,28 @@ def open_cuda(index: int | None) -> "CudaDevice":
     number = torch.cuda.current_device() if index is None else index
     if number >= count:
         raise DeviceMissing(
-            f"device {wanted} was asked for, but torch sees {count}: cuda:0 to cuda:{count - 1}"
+            f"device {requested} was requested, but torch sees {count}: cuda:0 to cuda:{count - 1}"
         )
     return CudaDevice(torch, number)
 
 
-class CudaDevice:
+class CudaDevice(Device):
     """Measure on one GPU through torch's current stream."""
 
     is_accelerator = True
-    modelled = False
+    collectives = "cpu:gloo,cuda:nccl"
     min_seconds = 5.0  # NVML renews its utilization every 1/6 to 1 s; fewer samples are a guess
-    tolerances: Mapping[str, Tolerance] = {}
 
     def __init__(self, torch: Any, index: int, nvml: Nvml | None = None) -> None:
         self._torch = torch
         self._index = index
         self.name = f"cuda:{index}"
-        # Tests say device="cuda"; it must mean the device that is measured.
+        # Tests write device="cuda"; it must mean the device that is measured.
         torch.cuda.set_device(index)
         self._nvml = open_nvml(nvml_uuids(self.bare_uuid(index), index, os.environ)) if nvml is None else nvml
 
     def facts(self) -> DeviceFacts:
-        """Return the card's name, UUID and memory, the driver and CUDA."""
+        """Return the card's name, UUID and memory, and the versions of driver and CUDA."""
         properties = self._torch.cuda.get_device_properties(self._index)
         return DeviceFacts(
             "cuda",
@@ -95,52 +188,53 @@ class CudaDevice:
     def _driver(self) -> str | None:
         try:
             version = self._nvml.ask_system("nvmlSystemGetDriverVersion").value
-        except RunInvalid:  # told by every window
+        except RunInvalid:  # every window reports it
             return None
         return None if version is None else str(version)
 
     def bare_uuid(self, index: int) -> str:
-        """Return a card's UUID by torch's index, as torch prints it."""
+        """Return the UUID that torch prints for one of its indices."""
         return str(self._torch.cuda.get_device_properties(index).uuid)
 
     def _uuid(self) -> str:
-        # torch prints the bare number; baselines want the prefix that says what it names.
+        # torch prints the UUID without a prefix; baselines need the prefix that says what it names.
         bare = self.bare_uuid(self._index)
         return bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
 
     def count(self) -> int:
-        """Return how many CUDA devices torch sees."""
+        """Return the number of CUDA devices torch sees."""
         return int(self._torch.cuda.device_count())
-
-    def now(self) -> float:
-        """Return the host's wall clock."""
-        return time.perf_counter()
 
     def wait(self) -> None:
         """Wait for all streams of the device."""
         self._torch.cuda.synchronize(self._index)  # the CPU waits here
 
     def state(self) -> Hashable:
-        """Return what still moves while compiling, autotuning and growing the allocator's pools."""
+        """Return the counters that change while compiling, autotuning or growing the allocator's pools."""
         stats = self._torch.cuda.memory_stats(self._index)
         return (compile_state(), stats.get("num_device_alloc", 0), stats.get("num_alloc_retries", 0))
 
     def begin_test(self) -> None:
-        """Give cached blocks back, so that reserved memory is this test's own."""
+        """Release cached blocks, so that reserved memory is only this test's."""
         self.wait()
         self._torch.cuda.empty_cache()
 
+    def lock_names(self, *, needs_all: bool = False) -> tuple[str, ...]:
+        """Return the UUID of this card, or of all: a test for several cards does not say which it uses."""
+        indices = range(self.count()) if needs_all else (self._index,)
+        return tuple(lock_name(self.bare_uuid(index), index) for index in indices)
+
     def release(self) -> None:
-        """Give cached blocks back: fresh processes may measure next, and find the card full."""
+        """Release cached blocks: otherwise fresh processes that measure next may find the card full."""
         with contextlib.suppress(RuntimeError):  # after a failed step the device may be unusable
             self._torch.cuda.empty_cache()
 
     def start(self) -> CudaWindow:
-        """Empty the queue, reset the peaks, start sampler and clock."""
+        """Empty the queue, reset the peaks, start the sampler and the clock."""
         self.wait()
         self._torch.cuda.reset_peak_memory_stats(self._index)
         own_bytes = float(self._torch.cuda.memory_reserved(self._index))
-        sampler = Sampler(self._nvml, kin=Family.from_environment(), own_bytes=own_bytes)
+        sampler = Sampler(self._nvml, ours=RunProcesses.from_environment(), own_bytes=own_bytes)
         other_card = contradiction(self._uuid(), self._index, os.environ)
         return CudaWindow(self._torch, self._index, sampler, (other_card,) if other_card else ())
 
@@ -148,14 +242,14 @@ class CudaDevice:
         self,
         step: Callable[[], object],
         step_seconds: float,
-        resident: Callable[[], object] | None = None,  # noqa: ARG002  gaps behind the loader are wanted here
+        resident: Callable[[], object] | None = None,  # noqa: ARG002  the loader's gaps must show here
     ) -> Insight:
         """Return the kernel-busy share, launches and synchronisations per step, and where its time goes."""
-        seen = inspect(self._torch, self._index, step, step_seconds)
+        insight = inspect(self._torch, self._index, step, step_seconds)
         capacity = self._torch.cuda.get_device_properties(self._index).total_memory
-        return replace(seen, clues={**seen.clues, "memory_capacity_bytes": float(capacity)})
+        return replace(insight, clues={**insight.clues, "memory_capacity_bytes": float(capacity)})
 
     def cool_down(self, seconds: float) -> None:
-        """Leave the card alone for a while."""
+        """Let the card rest for a while."""
         self.wait()
         time.sleep(seconds)

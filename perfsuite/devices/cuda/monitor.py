@@ -1,4 +1,4 @@
-"""The object behind the gpu_monitor fixture: watch a GPU in any test, with and without --perf."""
+"""The object behind the gpu_monitor fixture: monitor a GPU in any test, with and without --perf."""
 
 import math
 import os
@@ -7,25 +7,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from perfsuite.devices.cuda.choice import open_visible
+from perfsuite.devices.cuda.identity import open_visible
 from perfsuite.devices.cuda.sampler import Clock, Sampler
 from perfsuite.devices.cuda.series import Series
 from perfsuite.errors import PerfsuiteError
 
 
 class WatchedMemory(NamedTuple):
-    """The card's memory, other processes included; None where it was not told."""
+    """The card's memory, including other processes; None where it was not reported."""
 
     peak: float | None = None
 
 
 class GpuMonitor:
-    """Watch one GPU inside a with block; without a GPU every figure is None and `why` says so."""
+    """Monitor one GPU inside a with block; without a GPU every figure is None and `why` gives the reason."""
 
     def __init__(self, uuid: str | None = None, *, clock: Clock | None = None) -> None:
-        # Whoever watches judges nobody: all memory counts as our own, all processes are welcome.
+        # Monitoring rejects nothing: all memory counts as this run's, and other processes are allowed.
         self._sampler = Sampler(open_visible(uuid, os.environ), own_bytes=math.inf, clock=clock)
-        self.utilization = Series(absent="the with block is not over yet")
+        self.utilization = Series(absent="the with block has not ended yet")
         self.memory = WatchedMemory()
         self.reported: Mapping[str, float] = {}
         self.notes: tuple[str, ...] = ()
@@ -43,17 +43,17 @@ class GpuMonitor:
     ) -> None:
         sampled = self._sampler.stop()
         self.utilization = sampled.utilization
-        self.reported = sampled.seen.reported
+        self.reported = sampled.summary.reported
         self.memory = WatchedMemory(self.reported.get("device_used_bytes"))
-        self.notes, self.invalid = sampled.seen.notes, sampled.seen.invalid
+        self.notes, self.invalid = sampled.summary.notes, sampled.summary.invalid
 
     @property
     def why(self) -> str:
-        """Say why there is no utilization, "" where there is."""
+        """Return why there is no utilization, "" if there is."""
         return self.utilization.why
 
     def plot(self, path: str | Path) -> Path:
-        """Draw utilization over time into a picture and return its path."""
+        """Plot utilization over time to a file and return its path."""
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""NVIDIA's management library: every call gives a value, an absence with its reason, or RunInvalid."""
+"""NVIDIA's management library: a call returns a value or why it is absent, or raises RunInvalid."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,22 +7,22 @@ from perfsuite.errors import RunInvalid
 
 
 class Meaning(NamedTuple):
-    """What one of NVML's return codes is taken to mean."""
+    """How one of NVML's return codes is interpreted."""
 
     name: str
     words: str
-    is_invalid: bool = False  # the device is lost or its driver does not fit: nothing measured here counts
+    is_invalid: bool = False  # device lost or driver mismatch: nothing measured here counts
 
 
 FUNCTION_NOT_FOUND = 13
 NOT_FOUND = 6
 MEANINGS: Mapping[int, Meaning] = {
     1: Meaning("UNINITIALIZED", "NVML was not initialised"),
-    2: Meaning("INVALID_ARGUMENT", "NVML does not take the question"),
-    3: Meaning("NOT_SUPPORTED", "this device does not tell it"),
+    2: Meaning("INVALID_ARGUMENT", "NVML rejects the arguments"),
+    3: Meaning("NOT_SUPPORTED", "this device does not report it"),
     4: Meaning("NO_PERMISSION", "this user may not read it"),
-    6: Meaning("NOT_FOUND", "NVML finds no such thing"),
-    7: Meaning("INSUFFICIENT_SIZE", "the answer did not fit"),
+    6: Meaning("NOT_FOUND", "NVML finds no such entry"),
+    7: Meaning("INSUFFICIENT_SIZE", "the answer did not fit into the buffer"),
     9: Meaning("DRIVER_NOT_LOADED", "the NVIDIA driver is not loaded"),
     12: Meaning("LIBRARY_NOT_FOUND", "there is no NVIDIA library (libnvidia-ml.so.1)"),
     13: Meaning("FUNCTION_NOT_FOUND", "this driver is too old for it"),
@@ -34,15 +34,15 @@ MEANINGS: Mapping[int, Meaning] = {
         "driver and NVIDIA library have different versions: the driver was changed without a reboot",
         True,
     ),
-    25: Meaning("ARGUMENT_VERSION_MISMATCH", "the driver does not know this version of the question"),
+    25: Meaning("ARGUMENT_VERSION_MISMATCH", "the driver does not know this version of the request"),
     27: Meaning("NOT_READY", "the device is not ready to answer"),
     28: Meaning("GPU_NOT_FOUND", "no GPU was found"),
-    999: Meaning("UNKNOWN", "the driver met an unknown error"),
+    999: Meaning("UNKNOWN", "the driver reports an unknown error"),
 }
 
 
 class Answer(NamedTuple):
-    """A value, or None with the reason and the code it was refused with."""
+    """A value, or None with the reason and NVML's return code."""
 
     value: Any = None
     why: str = ""
@@ -50,20 +50,20 @@ class Answer(NamedTuple):
 
 
 class Nvml:
-    """One device behind the binding, or the reason why there is none."""
+    """One device, queried through the binding, or the reason why there is none."""
 
     def __init__(self, binding: Any = None, handle: Any = None, absent: str = "", invalid: str = "") -> None:
         self.binding = binding
         self.handle = handle
         self.absent = absent or invalid
-        self.invalid = invalid  # why nothing that is measured here counts
+        self.invalid = invalid  # why nothing measured here counts
 
     def ask(self, function: str, *arguments: Any) -> Answer:
-        """Ask about this device."""
+        """Call a function on this device."""
         return self.ask_system(function, self.handle, *arguments)
 
     def ask_system(self, function: str, *arguments: Any) -> Answer:
-        """Ask without naming the device; raise RunInvalid where the answer is that nothing here counts."""
+        """Call a function without passing the device; raise RunInvalid where nothing measured here counts."""
         if self.invalid:
             raise RunInvalid(self.invalid)
         if self.binding is None:
@@ -72,12 +72,12 @@ class Nvml:
 
 
 def call(binding: Any, function: str, *arguments: Any) -> Answer:
-    """Call one function of the binding and put its failure into words."""
-    asked = getattr(binding, function, None)
-    if asked is None:
-        return Answer(why=f"{function}: this nvidia-ml-py does not know it", code=FUNCTION_NOT_FOUND)
+    """Call a function of the binding and describe its failure."""
+    query = getattr(binding, function, None)
+    if query is None:
+        return Answer(why=f"{function}: this nvidia-ml-py does not have it", code=FUNCTION_NOT_FOUND)
     try:
-        return Answer(asked(*arguments))
+        return Answer(query(*arguments))
     except binding.NVMLError as error:
         code = int(error.value)
     meaning = MEANINGS.get(code, MEANINGS[999])
@@ -87,7 +87,7 @@ def call(binding: Any, function: str, *arguments: Any) -> Answer:
 
 
 def load_binding() -> tuple[Any, str]:
-    """Return the initialised binding, or None and why there is none; raise RunInvalid as every call does."""
+    """Return the initialised binding, or None and the reason; raise RunInvalid as every call does."""
     try:
         import pynvml
     except ModuleNotFoundError:
@@ -97,9 +97,9 @@ def load_binding() -> tuple[Any, str]:
 
 
 def open_nvml(uuids: tuple[str, ...]) -> Nvml:
-    """Return the device with the first of these UUIDs that is known, never one by its index.
+    """Return the device with the first of these UUIDs that NVML knows; an index is never used.
 
-    NVML counts in PCI order and CUDA by default from the fastest: an index means two different cards.
+    NVML numbers cards in PCI order and CUDA by default from the fastest: an index can mean two cards.
     """
     try:
         binding, why = load_binding()

@@ -1,101 +1,156 @@
-"""Look at a card beside the measured steps: one thread, cheap questions, at most twice a second."""
+"""Sample a card during the measured steps: one thread, cheap queries, at most twice a second."""
 
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from perfsuite.devices.cuda.card import Card
-from perfsuite.devices.cuda.gpm import GpmWindow
-from perfsuite.devices.cuda.guards import look_before
 from perfsuite.devices.cuda.nvml import Nvml
 from perfsuite.devices.cuda.series import Piece, Series, join
-from perfsuite.devices.cuda.window_checks import Look, Seen, summarise
+from perfsuite.devices.cuda.window_checks import Snapshot, WindowSummary, check_before, summarise
 from perfsuite.errors import RunInvalid
-from perfsuite.processes.family import Kin
+from perfsuite.processes.world import ProcessSet
 
-PERIOD_SECONDS = 0.5  # every question takes the driver's lock: asking more often slows what is measured
+# NVML's metric id → name in the reading; percent of the whole device, averaged over the window.
+_METRICS: Mapping[int, str] = {2: "sm_active", 3: "sm_occupancy", 5: "tensor_active", 10: "dram_active"}
+_MIN_SECONDS = 0.1  # NVML rejects two samples that are closer together
+PERIOD_SECONDS = 0.5  # every query takes the driver's lock: more of them slow down what is measured
 PATIENCE_SECONDS = 2.0  # a call stuck in the driver must not hang the test
 _BUSY = 0.05
 
 
+class GpmWindow:
+    """NVML's GPM counters between start and stop; costs two calls and no polling."""
+
+    def __init__(self, nvml: Nvml) -> None:
+        self._nvml = nvml
+        self._first = self._sample() if self._is_supported() else None
+
+    def _is_supported(self) -> bool:
+        # Queried, never inferred from the card's name.
+        answer = self._nvml.ask("nvmlGpmQueryDeviceSupport")
+        return not answer.why and bool(answer.value.isSupportedDevice)
+
+    def _sample(self) -> Any:
+        allocated = self._nvml.ask_system("nvmlGpmSampleAlloc")
+        if allocated.why:
+            return None
+        taken = self._nvml.ask("nvmlGpmSampleGet", allocated.value)
+        if taken.why:
+            self._free(allocated.value)
+            return None
+        return allocated.value
+
+    def _free(self, sample: Any) -> None:
+        self._nvml.ask_system("nvmlGpmSampleFree", sample)
+
+    def stop(self, seconds: float) -> Mapping[str, float]:
+        """Return the shares over a window of that length; what the card does not count is missing."""
+        first, self._first = self._first, None
+        if first is None:
+            return {}
+        second = self._sample() if seconds > _MIN_SECONDS else None
+        shares = {} if second is None else self._shares(first, second)
+        for sample in (first, second):
+            if sample is not None:
+                self._free(sample)
+        return shares
+
+    def _shares(self, first: Any, second: Any) -> Mapping[str, float]:
+        binding = self._nvml.binding
+        request = binding.c_nvmlGpmMetricsGet_t()
+        request.version = binding.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(_METRICS)
+        request.sample1, request.sample2 = first, second
+        for place, number in enumerate(_METRICS):
+            request.metrics[place].metricId = number
+        answer = self._nvml.ask_system("nvmlGpmMetricsGet", request)
+        if answer.why:
+            return {}
+        return {
+            name: request.metrics[place].value / 100
+            for place, name in enumerate(_METRICS.values())
+            if request.metrics[place].nvmlReturn == 0
+        }
+
+
 class Clock(Protocol):
-    """The sampler's time, so that tests can write it down."""
+    """The sampler's clock, which tests can script."""
 
     def now(self) -> float: ...  # noqa: D102
     def wait(self, over: threading.Event, seconds: float) -> bool: ...  # noqa: D102
 
 
 class WallClock:
-    """The host's time."""
+    """The host's clock."""
 
     def now(self) -> float:
-        """Return seconds that only grow."""
+        """Return monotonic seconds."""
         return time.monotonic()
 
     def wait(self, over: threading.Event, seconds: float) -> bool:
-        """Wait that long, or until it is over; tell whether it is."""
+        """Wait that long or until `over` is set; return whether it is."""
         return over.wait(seconds)
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """What the sampler saw of a window."""
+    """What the sampler recorded in a window."""
 
     utilization: Series
-    seen: Seen = field(default_factory=Seen)
+    summary: WindowSummary = field(default_factory=WindowSummary)
 
 
 class Sampler:
-    """Watch one card from start to stop."""
+    """Sample one card from start to stop."""
 
     def __init__(
         self,
         nvml: Nvml,
         *,
-        kin: Kin | None = None,
+        ours: ProcessSet | None = None,
         own_bytes: float = 0.0,
         clock: Clock | None = None,
         period_seconds: float = PERIOD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._nvml, self._card = nvml, Card(nvml)
-        self._kin = kin
+        self._ours = ours
         self._own_bytes = own_bytes
         self._clock = clock or WallClock()
         self._period, self._patience = period_seconds, patience_seconds
         self._over, self._ready = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="perfsuite-nvml", daemon=True)
-        self._is_whole = False  # the thread saw the window's end
+        self._is_complete = False  # the thread reached the window's end
         self._invalid = nvml.invalid
         self._why = nvml.absent
         self._started = 0.0
         self._result: Sampled | None = None
-        self._looks: list[Look] = []
+        self._snapshots: list[Snapshot] = []
         self._figures: dict[str, float] = {}
         self._counted: Mapping[str, float] = {}
-        self._before = Seen()
+        self._before = WindowSummary()
         self._trace = Trace(self._card)
 
     def start(self) -> None:
-        """Begin; returns when the first look is taken, so that none of it falls into the window."""
+        """Start the thread; return after its first snapshot, so that this is not part of the window."""
         if not self._nvml.absent:
             self._thread.start()
             self._ready.wait(self._patience)  # the CPU waits here, before the clock runs
 
     def _run(self) -> None:
         try:
-            self._before = look_before(self._card, self._own_bytes, self._kin)
+            self._before = check_before(self._card, self._own_bytes, self._ours)
             counted, energy = self._card.throttled_seconds(), self._card.energy()
             gpm = GpmWindow(self._nvml)
             self._trace.begin(self._clock.now())
-            self._look()
+            self._append_snapshot()
             self._started = self._clock.now()
             self._ready.set()
-            while not self._clock.wait(self._over, self._period * self._trace.periods_between_looks):
-                self._trace.poll(self._clock.now())
-                self._look()
+            while not self._clock.wait(self._over, self._period * self._trace.periods_between_polls):
+                self.take_snapshot()
             ended = self._clock.now()
             self._trace.poll(ended)
             self._figures.update(gpm.stop(ended - self._started))
@@ -105,15 +160,20 @@ class Sampler:
                 self._figures["energy_joules"] = now - energy
         except RunInvalid as error:
             self._invalid = str(error)
-        self._is_whole = True
+        self._is_complete = True
         self._ready.set()
 
-    def _look(self) -> None:
+    def take_snapshot(self) -> None:
+        """Query everything that is sampled regularly once."""
+        self._trace.poll(self._clock.now())
+        self._append_snapshot()
+
+    def _append_snapshot(self) -> None:
         card = self._card
-        self._looks.append(
-            Look(
+        self._snapshots.append(
+            Snapshot(
                 card.memory(),
-                card.processes() if self._kin else None,
+                card.processes() if self._ours else None,
                 card.reasons(),
                 card.sm_clock(),
                 card.memory_clock(),
@@ -124,7 +184,7 @@ class Sampler:
         )
 
     def stop(self) -> Sampled:
-        """End and return what was seen; may be called twice."""
+        """Stop and return what was recorded; may be called twice."""
         if self._result is None:
             ended = self._clock.now()
             self._over.set()
@@ -137,25 +197,25 @@ class Sampler:
         invalid = self._invalid or self._lost_thread()
         if self._nvml.absent or invalid:
             why = self._why or invalid
-            return Sampled(Series(absent=why), Seen(invalid=(invalid,) if invalid else ()))
+            return Sampled(Series(absent=why), WindowSummary(invalid=(invalid,) if invalid else ()))
         series = self._trace.series(self._started, ended, self._period)
-        seen = summarise(self._looks, self._counted, ended - self._started, kin=self._kin)
-        reported = {"utilization_samples": float(series.samples), **seen.reported, **self._figures}
+        summary = summarise(self._snapshots, self._counted, ended - self._started, ours=self._ours)
+        reported = {"utilization_samples": float(series.samples), **summary.reported, **self._figures}
         before = self._before
         return Sampled(
             series,
             replace(
-                seen,
+                summary,
                 reported=reported,
-                conditions={**before.conditions, **seen.conditions},
-                notes=(*before.notes, *seen.notes),
-                invalid=(*before.invalid, *seen.invalid),
+                conditions={**before.conditions, **summary.conditions},
+                notes=(*before.notes, *summary.notes),
+                invalid=(*before.invalid, *summary.invalid),
             ),
         )
 
     def _lost_thread(self) -> str:
-        """Say when the thread is stuck or has died: what it saw before is no picture of the window."""
-        if self._nvml.absent or self._is_whole:
+        """Return a reason if the thread is stuck or has died: then its snapshots do not cover the window."""
+        if self._nvml.absent or self._is_complete:
             return ""
         if self._thread.is_alive():
             return f"NVML has not answered for {self._patience:g} s: the sampler is stuck in the driver"
@@ -163,26 +223,26 @@ class Sampler:
 
 
 class Trace:
-    """Gather utilization: from the driver's buffer by a cursor, from polls where the buffer is empty."""
+    """Collect utilization: from the driver's buffer by a cursor, from polls where the buffer is empty."""
 
     def __init__(self, card: Card) -> None:
         self._card = card
         self._cursor = 0
-        self._offset = float("inf")  # the buffer's clock is not ours: newest sample ≈ now
+        self._offset = float("inf")  # the buffer has another clock: its newest sample ≈ now
         self._samples: list[tuple[int, float]] = []
         self._polls: list[Piece] = []
         self._polled_at = 0.0
         self._has_seen_samples = False
         self._why = ""
-        self.latest: float | None = None  # the share last heard of
+        self.latest: float | None = None  # the last known share
 
     @property
-    def periods_between_looks(self) -> int:
-        """Return how many periods may pass between two looks: a buffer fills without being asked."""
+    def periods_between_polls(self) -> int:
+        """Return how many periods may pass between two polls: the driver's buffer fills by itself."""
         return 2 if self._has_seen_samples else 1
 
     def begin(self, now: float) -> None:
-        """Move the cursor behind everything that happened before the window."""
+        """Move the cursor past everything that happened before the window."""
         self._fetch(now)
         self._samples.clear()
         self._polled_at = now
@@ -199,7 +259,7 @@ class Trace:
         return True
 
     def poll(self, now: float) -> None:
-        """Fetch what is new; an empty buffer is asked about, since it may be idle or no buffer at all."""
+        """Fetch new samples; if there are none, poll: the card may be idle or have no buffer at all."""
         if not self._fetch(now):
             rate = self._card.utilization()
             self._why = rate.why
@@ -209,7 +269,7 @@ class Trace:
         self._polled_at = now
 
     def series(self, start: float, end: float, poll_seconds: float) -> Series:
-        """Return the window's utilization, absent where the card tells it in neither way."""
+        """Return the window's utilization, absent where the card reports it in neither way."""
         if not self._has_seen_samples and not self._polls:
             return Series(sample_seconds=poll_seconds, absent=self._why)
         samples = [(stamp / 1e6 + self._offset, share) for stamp, share in self._samples]

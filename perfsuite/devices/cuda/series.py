@@ -1,4 +1,4 @@
-"""A share over time: its mean, swing, period and longest idle stretch; numbers in, numbers out."""
+"""A share over time: its mean, swing, period and longest idle stretch; pure computation."""
 
 import itertools
 import math
@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 from perfsuite.statistics import mean, median, quantile
 
-MIN_PERIODS = 10  # fewer sample periods carry no judgement
-_ROUNDING = 0.5  # of a period: a window of ten polls may miss the last one by a hair
+MIN_PERIODS = 10  # fewer sample periods are not judged
+_ROUNDING = 0.5  # of a period: a window of ten polls may just miss the last one
 _MAX_CELLS = 1024  # the autocorrelation is quadratic
-_IDLE = 0.01  # NVML counts whole percents; below two of them nobody works
-_MIN_SWING = 0.05  # what moves less has no period worth naming
+_IDLE = 0.01  # NVML counts whole percents; below two of them the device is idle
+_MIN_SWING = 0.05  # a smaller swing has no period worth reporting
 _MIN_CORRELATION = 0.3
 _AS_GOOD = 0.9  # a multiple of the period repeats nearly as well as the period itself
 
 
 class Piece(NamedTuple):
-    """A stretch of time with one share."""
+    """A time span with a constant share."""
 
     start: float
     end: float
@@ -28,21 +28,21 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Series:
-    """Pieces without gaps between them, each the mean of one sample period."""
+    """Pieces without gaps in between, each the mean of one sample period."""
 
     pieces: tuple[Piece, ...] = ()
-    sample_seconds: float = 0.0  # how often the source renews its figure
+    sample_seconds: float = 0.0  # how often the source updates its figure
     samples: int = 0
-    absent: str = ""  # why there is nothing to see
+    absent: str = ""  # why there is no data
 
     @property
     def seconds(self) -> float:
-        """Return how long was looked at."""
+        """Return the length of the series."""
         return self.pieces[-1].end - self.pieces[0].start if self.pieces else 0.0
 
     @property
     def needed_seconds(self) -> int:
-        """Return how long to look at least, 0 where it was long enough or nothing can be seen at all."""
+        """Return the shortest window that suffices, 0 if this one does or if there is no data at all."""
         is_long = bool(self.pieces) and self.seconds >= (MIN_PERIODS - _ROUNDING) * self.sample_seconds
         return 0 if self.absent or is_long else math.ceil(MIN_PERIODS * self.sample_seconds) or 10
 
@@ -51,37 +51,46 @@ class Series:
         if not self.pieces or self.seconds <= 0:
             return ()
         count = min(most, max(int(self.seconds / max(self.sample_seconds, 1e-9)), 1))
-        found, at = [], 0
+        shares, at = [], 0
         for i in range(count):
             moment = self.pieces[0].start + self.seconds * (i + 0.5) / count
             while self.pieces[at].end < moment and at < len(self.pieces) - 1:
                 at += 1
-            found.append(self.pieces[at].share)
-        return tuple(found)
+            shares.append(self.pieces[at].share)
+        return tuple(shares)
 
     @property
     def why(self) -> str:
-        """Say why the figures are absent, "" where they are not."""
+        """Return why the figures are absent, "" if they are not."""
         if not self.needed_seconds:
             return self.absent
         return (
-            f"{self.seconds:.1f} s are too short to judge: utilization is renewed every "
+            f"{self.seconds:.1f} s are too short to judge: utilization is updated every "
             f"{self.sample_seconds:.2g} s, so it takes at least {self.needed_seconds} s"
         )
 
     @property
     def mean(self) -> float | None:
-        """Return the mean over time, idle stretches included."""
+        """Return the mean over time, including idle stretches."""
         return None if self.why else total(self.pieces) / self.seconds
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures that are known, by metric."""
+        known = {
+            "utilization": self.mean,
+            "utilization_swing": self.swing,
+            "idle_stretch": self.idle_stretch_s,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
     @property
     def swing(self) -> float | None:
-        """Return the distance between the 5th and the 95th percentile."""
+        """Return the difference between the 95th and the 5th percentile."""
         return None if self.why else quantile(self.cells, 0.95) - quantile(self.cells, 0.05)
 
     @property
     def period_s(self) -> float | None:
-        """Return the seconds after which the share repeats itself, None where it does not."""
+        """Return the seconds after which the share repeats itself, None if it does not."""
         if self.why or (self.swing or 0.0) < _MIN_SWING:
             return None
         cells = dominant_period(self.cells)
@@ -89,7 +98,7 @@ class Series:
 
     @property
     def idle_stretch_s(self) -> float | None:
-        """Return the longest time without work."""
+        """Return the longest idle time."""
         if self.why:
             return None
         longest = current = 0.0
@@ -105,7 +114,7 @@ class Series:
 
     @cached_property
     def cells(self) -> tuple[float, ...]:
-        """Return the shares of equal stretches: what percentiles and repetition are read from."""
+        """Return the shares of equal time spans, from which percentiles and the period are computed."""
         if not self.pieces:
             return ()
         step, start = self._cell_seconds, self.pieces[0].start
@@ -126,13 +135,13 @@ def total(pieces: Iterable[Piece]) -> float:
 
 
 def dominant_period(values: Sequence[float]) -> float | None:
-    """Return after how many values a sequence repeats itself best, between two places if need be."""
+    """Return after how many values a sequence repeats itself best, interpolated between values."""
     centre = mean(values)
     deviations = [value - centre for value in values]
     power = math.fsum(d * d for d in deviations) / len(deviations)
     if power <= 0:
         return None
-    # Two whole periods must have been seen: lags up to half the length.
+    # The sequence must contain two whole periods: lags up to half its length.
     correlation = [
         math.fsum(map(float.__mul__, deviations, deviations[lag:])) / (len(values) - lag) / power
         for lag in range(len(values) // 2 + 2)
@@ -150,10 +159,10 @@ def dominant_period(values: Sequence[float]) -> float | None:
     if not peaks:
         return None
     best = max(correlation[lag] for lag in peaks)
-    return _between(correlation, next(lag for lag in peaks if correlation[lag] >= _AS_GOOD * best))
+    return _interpolated(correlation, next(lag for lag in peaks if correlation[lag] >= _AS_GOOD * best))
 
 
-def _between(values: Sequence[float], peak: int) -> float:
+def _interpolated(values: Sequence[float], peak: int) -> float:
     """Return the top of the parabola through a peak and its neighbours."""
     before, at, after = values[peak - 1 : peak + 2]
     bend = before - 2 * at + after
@@ -167,16 +176,16 @@ def join(
     end: float,
     poll_seconds: float,
 ) -> Series:
-    """Make one series of the driver's samples (end of period, share) and, between them, of polls.
+    """Join the driver's samples (end of period, share) and, in their gaps, the polls to one series.
 
-    Where neither says anything the device was idle: the driver's buffer runs dry on an idle card.
+    Where there is neither, the device was idle: the driver adds no samples on an idle card.
     """
     spaces = [later - earlier for (earlier, _), (later, _) in itertools.pairwise(samples) if later > earlier]
     spacing = median(spaces) if spaces else poll_seconds
     pieces: list[Piece] = []
     reached = start
     for stamp, share in samples:
-        # At the edges the samples' clock is known to one period only; between two of them it is exact.
+        # At the edges the samples' clock is known only to one period; between two samples it is exact.
         near = (1.5 if pieces else 2.0) * spacing
         begin = max(stamp - spacing, reached) if stamp - reached > near else reached
         until = min(stamp, end)
@@ -184,14 +193,14 @@ def join(
             pieces += [*_filled(reached, begin, polls), Piece(begin, until, share)]
             reached = until
     if pieces and reached < end <= reached + 2.0 * spacing:
-        pieces[-1] = pieces[-1]._replace(end=end)  # the period that is not over yet
+        pieces[-1] = pieces[-1]._replace(end=end)  # the period that has not ended yet
         reached = end
     pieces += _filled(reached, end, polls)
     return Series(tuple(pieces), spacing, len(samples) or len(polls))
 
 
 def _filled(start: float, end: float, polls: Sequence[Piece]) -> list[Piece]:
-    """Return a gap's pieces: what was polled in it, and idleness where nothing was."""
+    """Return a gap's pieces: the polls inside it, and idle time between them."""
     pieces: list[Piece] = []
     for poll in polls:
         begin, until = max(poll.start, start), min(poll.end, end)

@@ -1,21 +1,23 @@
-"""What regular looks at a card say about a window: memory, clocks, throttling, company; pure."""
+"""Check a window by snapshots of the card: memory, clocks, throttling, other processes."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from perfsuite.devices.cuda.card import POWER_BRAKE, POWER_CAP, SLOWDOWN, THERMAL, Memory, Process
-from perfsuite.processes.family import Kin
+from perfsuite.devices.cuda.card import POWER_BRAKE, POWER_CAP, SLOWDOWN, THERMAL, Card, Memory, Process
+from perfsuite.processes.world import ProcessSet
 from perfsuite.statistics import median
+from perfsuite.units import Unit, show
 
-_MAX_THROTTLED = 0.01  # share of a window that may be throttled before it no longer counts
-_MIN_BUSY_LOOKS = 3
+_MAX_THROTTLED = 0.01  # share of a window that may be throttled; beyond it, the window does not count
+_MIN_BUSY_SNAPSHOTS = 3
 _CAUSES = {"thermal": (THERMAL, "too hot"), "power_brake": (POWER_BRAKE, "power brake")}
+_MIN_FREE_SHARE = 0.5  # of the card; what this run's processes hold counts as free
 
 
-class Look(NamedTuple):
-    """One look at the card; None is what it did not tell."""
+class Snapshot(NamedTuple):
+    """The card's state at one moment; None is what it did not report."""
 
     memory: Memory | None = None
     processes: tuple[Process, ...] | None = None
@@ -28,31 +30,32 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
-    """The figures of a window, what was different from other windows, and what makes it worthless."""
+class WindowSummary:
+    """A window's figures, its conditions, notes, and the reasons why it does not count."""
 
     reported: Mapping[str, float] = field(default_factory=dict)
     conditions: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
-    memory: tuple[float, ...] = ()  # bytes used at each look
+    memory: tuple[float, ...] = ()  # bytes used at each snapshot
 
 
 def summarise(
-    looks: Sequence[Look],
+    snapshots: Sequence[Snapshot],
     counted: Mapping[str, float],
     seconds: float,
     *,
-    kin: Kin | None = None,
-) -> Seen:
-    """Read a window's looks and the throttling counters' growth over it; `kin` are our own processes."""
-    throttled = {cause: _throttled(looks, counted, cause, seconds) for cause in _CAUSES}
-    cap = _capped(looks, counted, seconds)
+    ours: ProcessSet | None = None,
+) -> WindowSummary:
+    """Summarise a window's snapshots and the throttling counters' growth; `ours` are this run's processes."""
+    throttled = {cause: _throttled(snapshots, counted, cause, seconds) for cause in _CAUSES}
+    cap = _capped(snapshots, counted, seconds)
+    memories = [snapshot.memory for snapshot in snapshots if snapshot.memory]
     reported = {
-        **_most("device_used_bytes", [look.memory.used for look in looks if look.memory]),
-        **_most("device_reserved_bytes", [m.reserved for look in looks if (m := look.memory) and m.reserved]),
-        **_most("temperature_max", [look.temperature for look in looks]),
-        **_most("power_max_watts", [look.power for look in looks]),
+        **_most("device_used_bytes", [memory.used for memory in memories]),
+        **_most("device_reserved_bytes", [memory.reserved for memory in memories if memory.reserved]),
+        **_most("temperature_max", [snapshot.temperature for snapshot in snapshots]),
+        **_most("power_max_watts", [snapshot.power for snapshot in snapshots]),
         **{f"{cause}_seconds": value for cause, value in throttled.items() if value is not None},
     }
     notes = () if cap is None or cap <= _MAX_THROTTLED else (f"at its power limit for {100 * cap:.0f} %",)
@@ -61,71 +64,119 @@ def summarise(
         for cause, value in throttled.items()
         if value is not None and value > _MAX_THROTTLED * seconds
     ]
-    return Seen(
+    return WindowSummary(
         reported,
-        {**_clocks(looks), **({} if cap is None else {"power_cap_share": cap})},
+        {**_clocks(snapshots), **({} if cap is None else {"power_cap_share": cap})},
         notes,
-        (*invalid, *_slowed(looks), *_company(looks, kin)),
-        tuple(float(look.memory.used) for look in looks if look.memory),
+        (*invalid, *_slowed(snapshots), *_others_during(snapshots, ours)),
+        tuple(float(memory.used) for memory in memories),
     )
 
 
 def _throttled(
-    looks: Sequence[Look], counted: Mapping[str, float], cause: str, seconds: float
+    snapshots: Sequence[Snapshot], counted: Mapping[str, float], cause: str, seconds: float
 ) -> float | None:
-    """Return the seconds throttled: counted by the driver, else estimated from the looks."""
-    return counted[cause] if cause in counted else _estimated(looks, _CAUSES[cause][0], seconds)
+    """Return the seconds throttled: counted by the driver, else estimated from the snapshots."""
+    return counted[cause] if cause in counted else _estimated(snapshots, _CAUSES[cause][0], seconds)
 
 
-def _capped(looks: Sequence[Look], counted: Mapping[str, float], seconds: float) -> float | None:
-    spent = counted.get("power_cap", _estimated(looks, POWER_CAP, seconds))
+def _capped(snapshots: Sequence[Snapshot], counted: Mapping[str, float], seconds: float) -> float | None:
+    spent = counted.get("power_cap", _estimated(snapshots, POWER_CAP, seconds))
     return None if spent is None or seconds <= 0 else min(spent / seconds, 1.0)
 
 
-def _estimated(looks: Sequence[Look], bits: int, seconds: float) -> float | None:
-    told = [look.reasons for look in looks if look.reasons is not None]
-    return seconds * sum(bool(reasons & bits) for reasons in told) / len(told) if told else None
+def _estimated(snapshots: Sequence[Snapshot], bits: int, seconds: float) -> float | None:
+    known = [snapshot.reasons for snapshot in snapshots if snapshot.reasons is not None]
+    return seconds * sum(bool(reasons & bits) for reasons in known) / len(known) if known else None
 
 
-def _slowed(looks: Sequence[Look]) -> tuple[str, ...]:
-    """Tell a hardware slowdown that lasts: a single look may have hit a mere change of clocks."""
-    bits = [look.reasons & (SLOWDOWN | THERMAL | POWER_BRAKE) for look in looks if look.reasons is not None]
-    lasts = any(one == SLOWDOWN == other for one, other in itertools.pairwise(bits))
+def _slowed(snapshots: Sequence[Snapshot]) -> tuple[str, ...]:
+    """Detect a lasting hardware slowdown: a single snapshot may have hit a mere change of clocks."""
+    known = [snapshot.reasons for snapshot in snapshots if snapshot.reasons is not None]
+    bits = [reasons & (SLOWDOWN | THERMAL | POWER_BRAKE) for reasons in known]
+    lasts = any(earlier == SLOWDOWN == later for earlier, later in itertools.pairwise(bits))
     return ("the hardware slowed its clocks down",) if lasts else ()
 
 
-def _company(looks: Sequence[Look], kin: Kin | None) -> tuple[str, ...]:
-    """Tell processes that came after the first look; who was there before is told before the window."""
-    if kin is None or not looks:
+def _others_during(snapshots: Sequence[Snapshot], ours: ProcessSet | None) -> tuple[str, ...]:
+    """Detect processes that came after the first snapshot; earlier ones are found before the window."""
+    if ours is None or not snapshots:
         return ()
-    counts = [foreigners(look.processes or (), kin) for look in looks]
+    counts = [count_foreign(snapshot.processes or (), ours) for snapshot in snapshots]
     arrived = max(counts) - counts[0]
     if not arrived:
         return ()
     who = "another process" if arrived == 1 else f"{arrived} other processes"
-    return (f"{who} came to the GPU during the measurement",)
+    return (f"{who} started to use the GPU during the measurement",)
 
 
-def foreigners(processes: Sequence[Process], kin: Kin) -> int:
-    """Return how many processes are beyond our own; ids of another namespace can only be counted."""
-    strangers = [process for process in processes if not kin.includes(process.pid)]
-    is_visible = len(strangers) < len(processes)
-    return len(strangers) if is_visible else max(len(strangers) - kin.size, 0)
+def count_foreign(processes: Sequence[Process], ours: ProcessSet) -> int:
+    """Count the processes that are not this run's; ids of another namespace can only be counted."""
+    foreign = [process for process in processes if not ours.includes(process.pid)]
+    is_visible = len(foreign) < len(processes)
+    return len(foreign) if is_visible else max(len(foreign) - ours.size, 0)
 
 
-def _clocks(looks: Sequence[Look]) -> Mapping[str, float]:
-    """Return the clocks under load: an idle card clocks down and says nothing about the window."""
-    busy = [look for look in looks if look.is_busy]
-    found: dict[str, float] = {}
+def _clocks(snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
+    """Return the clocks under load: an idle card clocks down, which says nothing about the window."""
+    busy = [snapshot for snapshot in snapshots if snapshot.is_busy]
+    clocks: dict[str, float] = {}
     for name in ("sm_clock", "memory_clock"):
-        values = [value for look in busy if (value := getattr(look, name)) is not None]
-        if len(values) >= _MIN_BUSY_LOOKS:
-            found[f"{name}_mhz"] = median(values)
+        values = [value for snapshot in busy if (value := getattr(snapshot, name)) is not None]
+        if len(values) >= _MIN_BUSY_SNAPSHOTS:
+            clocks[f"{name}_mhz"] = median(values)
             if name == "sm_clock":
-                found["sm_clock_moved_mhz"] = max(values) - min(values)
-    return found
+                clocks["sm_clock_moved_mhz"] = max(values) - min(values)
+    return clocks
 
 
 def _most(name: str, values: Sequence[float | None]) -> Mapping[str, float]:
-    told = [value for value in values if value is not None]
-    return {name: max(told)} if told else {}
+    known = [value for value in values if value is not None]
+    return {name: max(known)} if known else {}
+
+
+def check_before(card: Card, own_bytes: float, ours: ProcessSet | None) -> WindowSummary:
+    """Check a card before a measurement; `own_bytes` is what this process has reserved on it."""
+    persistent, sliced, limit = card.is_persistent(), card.is_sliced(), card.power_limit()
+    conditions = {
+        "power_limit_watts": limit,
+        "max_sm_clock_mhz": card.max_sm_clock(),
+        "mig": None if sliced is None else float(sliced),
+    }
+    notes = []
+    if persistent is False:
+        notes.append("persistence mode is off: the driver may unload between runs (nvidia-smi -pm 1)")
+    if sliced:
+        notes.append("MIG is on: NVML reports no utilization of a slice, and its memory is the slice's")
+    processes = card.processes() if ours else None
+    others, note = _others_before(processes, ours) if ours else ("", "")
+    # The run that started this process keeps its context and its cached memory.
+    our_processes = [process for process in processes or () if ours and ours.includes(process.pid)]
+    our_bytes = sum(process.used_bytes or 0.0 for process in our_processes)
+    invalid = (others, _crowded(card.memory(), max(own_bytes, our_bytes)))
+    return WindowSummary(
+        conditions={name: value for name, value in conditions.items() if value is not None},
+        notes=(*notes, *((note,) if note else ())),
+        invalid=tuple(reason for reason in invalid if reason),
+    )
+
+
+def _others_before(processes: Sequence[Process] | None, ours: ProcessSet) -> tuple[str, str]:
+    """Return a reason why the window does not count, and a note; "" for neither."""
+    if processes is None:
+        return "", "processes on the GPU cannot be listed here: whether it is shared is unknown"
+    if not processes:
+        return "", "NVML lists no process, not even this one: whether the GPU is shared is unknown"
+    foreign = count_foreign(processes, ours)
+    if not foreign:
+        return "", ""
+    who = "another process is" if foreign == 1 else f"{foreign} other processes are"
+    return f"{who} on the GPU before the measurement begins", ""
+
+
+def _crowded(memory: Memory | None, own_bytes: float) -> str:
+    """Return a reason if other processes hold most of the card's memory."""
+    if memory is None or memory.total <= 0 or memory.free + own_bytes >= _MIN_FREE_SHARE * memory.total:
+        return ""
+    free, total = show(memory.free, Unit.BYTES), show(memory.total, Unit.BYTES)
+    return f"only {free} of the GPU's {total} are free, and this run holds {show(own_bytes, Unit.BYTES)}"

@@ -1,16 +1,15 @@
-"""The CUDA device against a recording torch: which calls, in which order, and when the host waits."""
+"""The CUDA device on a recording torch: which calls it makes, in which order, and when the host waits."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from perfsuite.devices.cuda import device as cuda
-from perfsuite.devices.cuda.cuda_window import unsteady
-from perfsuite.devices.cuda.device import CudaDevice
+from perfsuite.devices.cuda.device import CudaDevice, unsteady
 from perfsuite.devices.cuda.nvml import Nvml
 from perfsuite.devices.cuda.sampler import Sampled
 from perfsuite.devices.cuda.series import Piece, Series
-from perfsuite.devices.cuda.window_checks import Seen
+from perfsuite.devices.cuda.window_checks import WindowSummary
 from perfsuite.errors import DeviceMissing
 from perfsuite.measure.step import Plan, measure_step
 
@@ -35,7 +34,7 @@ class Event:
 
 
 class ScriptedProfiler:
-    """As much of torch.profiler as is touched: it sees one kernel for half of its range."""
+    """The part of torch.profiler that is used; it records one kernel for half of its range."""
 
     ProfilerActivity = SimpleNamespace(CPU="cpu", CUDA="cuda")
 
@@ -74,7 +73,7 @@ class ScriptedProfiler:
 
 
 class RecordingTorch:
-    """As much of torch as the CUDA device touches, with a scripted device clock."""
+    """The part of torch that the CUDA device uses, with a scripted device clock."""
 
     __version__ = "2.13.0+cu128"
 
@@ -141,7 +140,7 @@ def test_the_window_opens_on_an_empty_queue_with_fresh_peaks(torch):
 
 
 def test_known_steps_are_those_that_completed(torch):
-    """The stop rule asks for events that are over and never waits for one that is not."""
+    """The stop rule queries completed events and never waits for the others."""
     window = device(torch).start()
     for _ in range(4):
         torch.clock += 0.02
@@ -152,7 +151,7 @@ def test_known_steps_are_those_that_completed(torch):
 
 
 def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
-    """Allocated is gated; reserved and retries are told; utilization says why it is absent."""
+    """Allocated memory is gated; reserved memory and retries are reported; utilization gives its reason."""
     subject = device(torch)
 
     def step():
@@ -206,29 +205,29 @@ def test_the_inspection_comes_after_the_window_and_puts_the_detector_back(torch)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "expected"),
     [
         ({"retries": 2}, "retried 2 times"),
-        ({"allocations": 6}, "asked the driver for memory 1 times"),
+        ({"allocations": 6}, "requested memory from the driver 1 times"),
     ],
 )
-def test_memory_that_moves_in_the_window_does_not_count(torch, change, told):
-    """Allocator retries and device allocations belong into the warm-up."""
+def test_a_window_with_allocations_does_not_count(torch, change, expected):
+    """Allocator retries and device allocations belong in the warm-up."""
     window = device(torch).start()
     for name, value in change.items():
         setattr(torch, name, value)
     (reason,) = window.stop().invalid
-    assert told in reason
+    assert expected in reason
 
 
 def test_compiling_in_the_window_does_not_count():
-    """A new shape that was compiled among the measured steps is no measured step."""
+    """A new shape compiled during the measured steps makes them invalid."""
     assert () == unsteady({"alloc_retries": 0, "device_allocations": 0, "compilations": 0})
     (reason,) = unsteady({"alloc_retries": 0, "device_allocations": 0, "compilations": 2})
     assert "compiled in the measured part" in reason
 
 
-def test_a_device_with_a_driver_that_does_not_fit_is_told_by_every_window(torch):
+def test_a_driver_mismatch_is_reported_by_every_window(torch):
     """The device opens, since torch may still work; nothing measured on it counts."""
     subject = CudaDevice(torch, 0, Nvml(invalid="driver and library differ"))
     assert subject.facts().driver is None
@@ -236,23 +235,23 @@ def test_a_device_with_a_driver_that_does_not_fit_is_told_by_every_window(torch)
 
 
 def test_a_short_window_names_the_option_that_makes_it_longer(torch, monkeypatch):
-    """Too short to judge is a result of its own, with the remedy in the message."""
+    """Too short to judge is a separate result, with the remedy in the message."""
     short = Series((Piece(0, 4, 0.9),), 1.0, 4)
     monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(short))
     timing = device(torch).start().stop()
-    assert (None, None, None) == (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
+    assert {"peak_memory"} == set(timing.figures)
     assert timing.notes[0].startswith("utilization: 4.0 s are too short to judge")
     assert "(--perf-min-time=10s)" in timing.notes[0]
 
 
 def test_what_the_sampler_saw_is_in_the_reading(torch, monkeypatch):
-    """Series, figures, conditions and reasons go through untouched."""
+    """Series, figures, conditions and reasons are passed on unchanged."""
     wave = Series(tuple(Piece(i, i + 1, share) for i, share in enumerate([0.1, 0.9] * 20)), 1.0, 40)
-    seen = Seen({"temperature_max": 70.0}, {"sm_clock_mhz": 1400.0}, ("noted",), ("throttled",))
-    monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(wave, seen))
+    summary = WindowSummary({"temperature_max": 70.0}, {"sm_clock_mhz": 1400.0}, ("noted",), ("throttled",))
+    monkeypatch.setattr(cuda.Sampler, "stop", lambda self: Sampled(wave, summary))
     timing = device(torch).start().stop()
     assert (0.5, 0.8, 0.0) == pytest.approx(
-        (timing.utilization, timing.utilization_swing, timing.idle_stretch_seconds)
+        [timing.figures[name] for name in ("utilization", "utilization_swing", "idle_stretch")]
     )
     assert 2.0 == pytest.approx(timing.reported["utilization_period_seconds"], abs=0.1)
     assert (70.0, {"sm_clock_mhz": 1400.0}) == (timing.reported["temperature_max"], timing.conditions)
@@ -260,13 +259,13 @@ def test_what_the_sampler_saw_is_in_the_reading(torch, monkeypatch):
     assert "noted" in timing.notes
 
 
-def test_an_environment_that_names_another_card_is_told(torch, monkeypatch):
+def test_an_environment_that_names_another_card_is_noted(torch, monkeypatch):
     """torch's card counts; the contradiction is a note."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-ffff")
     assert any("CUDA_VISIBLE_DEVICES names GPU-ffff" in note for note in device(torch).start().stop().notes)
 
 
-def test_events_that_do_not_explain_the_wall_time_are_told(torch):
+def test_events_that_do_not_explain_the_wall_time_are_noted(torch):
     """Other streams, or a host clock that ran on, show as a note."""
     window = device(torch).start()
     torch.clock += 100.0
@@ -275,7 +274,7 @@ def test_events_that_do_not_explain_the_wall_time_are_told(torch):
 
 
 def test_growing_pools_and_compiling_are_still_warm_up(torch):
-    """The state moves with every allocation of device memory."""
+    """The state changes with every allocation of device memory."""
     subject = device(torch)
     before = subject.state()
     torch.allocations += 1
@@ -283,13 +282,13 @@ def test_growing_pools_and_compiling_are_still_warm_up(torch):
 
 
 def test_a_cards_identity_has_its_uuid_with_prefix(torch):
-    """The baseline knows which card it was."""
+    """The baseline stores which card it was."""
     facts = device(torch).facts()
     assert ("cuda", "NVIDIA A10", f"GPU-{UUID}", "12.8") == (facts.kind, facts.name, facts.uuid, facts.cuda)
 
 
 @pytest.mark.parametrize(
-    ("torch", "index", "told"),
+    ("torch", "index", "expected"),
     [
         (RecordingTorch(built_for=None), None, "a build without CUDA"),
         (RecordingTorch(available=False), None, "sees none; check nvidia-smi"),
@@ -297,16 +296,16 @@ def test_a_cards_identity_has_its_uuid_with_prefix(torch):
         (None, 0, "torch is not installed"),
     ],
 )
-def test_a_device_that_is_not_there_is_refused_with_the_reason(monkeypatch, torch, index, told):
-    """Each way of missing a GPU has its own remedy."""
+def test_a_missing_device_is_refused_with_the_reason(monkeypatch, torch, index, expected):
+    """Each reason why a GPU is missing has its own remedy."""
     monkeypatch.setattr(cuda, "load_torch", lambda: torch)
     with pytest.raises(DeviceMissing) as refused:
         cuda.open_cuda(index)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_step_that_raises_ends_the_sampler_without_touching_the_device(torch):
-    """After a failed kernel a wait would hide the step's own error."""
+    """After a failed kernel a wait would hide the step's error."""
     subject = device(torch)
     count = iter(range(100))
     subject.now = lambda: torch.clock

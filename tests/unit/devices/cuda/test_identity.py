@@ -1,8 +1,8 @@
-"""Which card torch means, and what the environment says about it."""
+"""The card that torch uses, and what the environment says about it."""
 
 import pytest
 
-from perfsuite.devices.cuda.identity import Visible, contradiction, nvml_uuids, order_told
+from perfsuite.devices.cuda.identity import Visible, contradiction, nvml_uuids, order_text
 
 BARE = "12345678-1234-1234-1234-123456789abc"
 
@@ -48,17 +48,17 @@ def test_the_uuids_to_try(visible, index, expected):
 
 
 @pytest.mark.parametrize(
-    ("visible", "is_told"),
+    ("visible", "is_noted"),
     [("GPU-1234", False), (f"GPU-{BARE}", False), ("GPU-9", True), ("7", False), ("MIG-9", False)],
 )
-def test_a_uuid_that_names_another_card_is_told(visible, is_told):
+def test_a_uuid_that_names_another_card_is_noted(visible, is_noted):
     """A UUID may be shortened; a number says nothing about which card it is."""
-    assert is_told is bool(contradiction(f"GPU-{BARE}", 0, {"CUDA_VISIBLE_DEVICES": visible}))
+    assert is_noted is bool(contradiction(f"GPU-{BARE}", 0, {"CUDA_VISIBLE_DEVICES": visible}))
 
 
-def test_the_order_of_cards_is_told():
+def test_the_order_of_cards_is_described():
     """CUDA's order and NVML's differ; neither is used."""
-    assert "FASTEST_FIRST" in order_told({})
-    told = order_told({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"})
-    assert "CUDA sees 1; CUDA numbers them by PCI_BUS_ID" in told
-    assert "'x' is neither a number nor a UUID" in order_told({"CUDA_VISIBLE_DEVICES": "x"})
+    assert "FASTEST_FIRST" in order_text({})
+    text = order_text({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": "1"})
+    assert "CUDA sees 1; CUDA numbers them by PCI_BUS_ID" in text
+    assert "'x' is neither a number nor a UUID" in order_text({"CUDA_VISIBLE_DEVICES": "x"})

@@ -1,4 +1,4 @@
-"""A card watched through the real bindings on a stand-in library: every scripted fate ends as decided."""
+"""A card sampled through the real bindings on a stand-in library, one scripted behaviour per test."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def test_a_steady_gpu(watch):
 
 @pytest.mark.parametrize("dry", [0, 1])
 def test_an_idle_gpu_is_at_zero_and_not_absent(watch, dry):
-    """The driver's buffer runs dry on an idle card: no samples are 0 %, not no figure."""
+    """The driver adds no samples on an idle card: that means 0 %, not an absent figure."""
     seen = watch(script("at 0 utilization 0", f"at 0 dry {dry}", ALONE))
     assert 0 == seen["mean"]
     assert 20 == pytest.approx(seen["idle"])
@@ -76,7 +76,7 @@ def test_a_short_window_is_too_short_to_judge(watch):
 
 @pytest.mark.parametrize("counters", [0, 1])
 def test_throttling_for_3_s_of_20_does_not_count(watch, counters):
-    """From the driver's counters exactly, from regular looks nearly; the reason says how long."""
+    """Exact from the driver's counters, approximate from snapshots; the reason says how long."""
     lines = ["at 8 reasons 0x20", "at 11 reasons 0", f"at 0 counters {counters}"]
     seen = watch(script(*STEADY, *lines))
     assert 3.0 == pytest.approx(seen["reported"]["thermal_seconds"], abs=0.01 if counters else 0.6)
@@ -85,7 +85,7 @@ def test_throttling_for_3_s_of_20_does_not_count(watch, counters):
     assert reason.endswith("s of 20.0 s (too hot)")
 
 
-def test_a_power_cap_is_told_and_counts(watch):
+def test_a_power_cap_is_noted_and_the_window_counts(watch):
     """At full load a card at its power limit is normal; the share is a condition of the baseline."""
     seen = watch(script(*STEADY, "at 0 reasons 0x4"))
     assert [] == seen["invalid"]
@@ -96,19 +96,19 @@ def test_a_power_cap_is_told_and_counts(watch):
 def test_a_foreign_process_that_comes_does_not_count(watch):
     """Half-way another process appears."""
     seen = watch(script(*STEADY, "at 10 processes 4711:1000 815:-"))
-    assert ["another process came to the GPU during the measurement"] == seen["invalid"]
+    assert ["another process started to use the GPU during the measurement"] == seen["invalid"]
 
 
 def test_in_a_container_processes_are_counted(watch):
-    """Ids of another namespace: as many as we are, are ours, and one more is not."""
+    """Ids of another namespace: as many as this run has processes are ours, and one more is not."""
     alone, two = "at 0 processes 99:1", "at 0 processes 99:1 100:1"
     assert [] == watch(script("at 0 utilization 80", alone))["invalid"]
     shared = watch(script("at 0 utilization 80", two))
     assert ["another process is on the GPU before the measurement begins"] == shared["invalid"]
-    assert [] == watch(script("at 0 utilization 80", two), kin=2)["invalid"]
+    assert [] == watch(script("at 0 utilization 80", two), ours=2)["invalid"]
 
 
-def test_the_run_that_started_this_process_is_no_stranger(watch):
+def test_the_run_that_started_this_process_is_not_foreign(watch):
     """It keeps its context on the card, and memory, while fresh processes measure for it."""
     lines = ["at 0 utilization 80", "at 0 processes 4711:1000000000 4700:17000000000"]
     lines += ["at 0 total 24e9", "at 0 free 4e9"]
@@ -117,21 +117,21 @@ def test_the_run_that_started_this_process_is_no_stranger(watch):
 
 
 def test_memory_is_seen_over_the_window(watch):
-    """Every look adds a point to the series that the report draws."""
+    """Every snapshot adds a point to the series that the report draws."""
     seen = watch(script(*STEADY, "at 0 total 24e9", "at 0 free 20e9", "at 10 free 8e9"))
     assert (4e9, 16e9) == (seen["memory"][0], seen["memory"][-1])
     assert len(seen["memory"]) >= 20
 
 
 def test_a_card_whose_processes_are_hidden_says_so(watch):
-    """An empty list that does not even hold this process proves nothing."""
+    """An empty list that does not even contain this process proves nothing."""
     seen = watch(script("at 0 utilization 80", "at 0 processes none"))
     assert [] == seen["invalid"]
     assert any("not even this one" in note for note in seen["notes"])
 
 
 def test_memory_held_by_others_does_not_count(watch):
-    """A card half taken by somebody else is no place to measure; what this process holds is not counted."""
+    """A card whose memory is half used by others is rejected; what this process holds is not counted."""
     lines = [*STEADY, "at 0 total 24e9", "at 0 free 4e9"]
     assert "only 3.73 GiB of the GPU's 22.4 GiB are free" in watch(script(*lines))["invalid"][0]
     assert [] == watch(script(*lines), own_bytes=18e9)["invalid"]
@@ -142,7 +142,7 @@ def test_memory_held_by_others_does_not_count(watch):
     [("nvmlDeviceGetSamples", 7), ("nvmlDeviceGetMemoryInfo_v2", 20), ("nvmlDeviceGetClockInfo", 1)],
 )
 def test_a_gpu_lost_at_the_nth_call_does_not_count(watch, function, nth):
-    """Whichever call hears of it first."""
+    """Whichever call reports it first."""
     seen = watch(script(*STEADY, f"fail {function} 15 {nth}"))
     assert seen["mean"] is None
     (reason,) = seen["invalid"]
@@ -158,7 +158,7 @@ def test_driver_and_library_that_do_not_fit_do_not_count(watch):
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [(3, "this device does not tell it"), (4, "this user may not read it"), (999, "unknown error")],
+    [(3, "this device does not report it"), (4, "this user may not read it"), (999, "unknown error")],
 )
 def test_what_may_not_be_read_is_absent(watch, code, told):
     """No permission, not supported: the figure is missing with its reason, the rest is there."""
@@ -170,7 +170,7 @@ def test_what_may_not_be_read_is_absent(watch, code, told):
     assert [] == seen["invalid"]
 
 
-def test_an_empty_buffer_is_not_idleness_where_nothing_is_told_at_all(watch):
+def test_an_empty_buffer_is_not_idleness_where_nothing_is_reported_at_all(watch):
     """WSL2 has neither: «not found» there must not read as 0 %."""
     lines = ["fail nvmlDeviceGetSamples 6", "fail nvmlDeviceGetUtilizationRates 3"]
     assert watch(script(*STEADY, *lines))["mean"] is None
@@ -196,7 +196,7 @@ def test_a_card_that_cannot_be_opened_is_absent(watch, code, told):
 
 
 def test_another_card_is_never_taken_instead(watch):
-    """A UUID that NVML does not know is no reason to look at the first card."""
+    """A UUID that NVML does not know is no reason to sample the first card."""
     seen = watch(script(*STEADY, card="GPU-other"))
     assert seen["absent"].startswith(f"NVML does not know {UUID}")
 
@@ -211,7 +211,7 @@ def test_functions_missing_in_an_old_driver(tmp_path, tmp_path_factory, binding,
     seen = standin.watch(old, tmp_path, script(*STEADY, *lines), binding=binding)
     throttled, shared = seen["invalid"]
     assert throttled.endswith("(power brake)")
-    assert shared.startswith("another process came")
+    assert shared.startswith("another process started")
     assert 4e9 == seen["reported"]["device_used_bytes"]
     assert "device_reserved_bytes" not in seen["reported"]
     assert 0.87 == pytest.approx(seen["mean"], abs=0.002)
@@ -227,13 +227,13 @@ def test_a_call_that_blocks_does_not_stop_the_test(watch, first):
 
 
 def test_a_sampler_that_died_does_not_count(watch):
-    """Half a window's looks are no picture of the window."""
+    """Snapshots of half a window do not describe the window."""
     seen = watch(script(*STEADY), dies=True)
     assert (["the sampler died"], None) == (seen["invalid"], seen["mean"])
 
 
 def test_counters_of_the_multiprocessors_are_averages_of_the_window(watch):
-    """One sample before and one after, each metric with its own answer; what is not counted is missing."""
+    """One sample before and one after; what the card does not count is missing."""
     lines = ["at 0 gpm 1", "at 0 gpm2 40", "at 10 gpm2 60", "at 0 gpm10 25"]
     reported = watch(script(*STEADY, *lines))["reported"]
     assert 0.5 == pytest.approx(reported["sm_active"], abs=0.01)
@@ -241,7 +241,7 @@ def test_counters_of_the_multiprocessors_are_averages_of_the_window(watch):
     assert "tensor_active" not in reported
 
 
-def test_clocks_power_and_energy_are_told(watch):
+def test_clocks_power_and_energy_are_reported(watch):
     """Clocks under load are conditions; an idle card's clocks are not."""
     lines = ["at 0 sm_clock 1200", "at 0 power 100", "at 0 persistence 0"]
     busy = watch(script(*STEADY, *lines))
@@ -253,7 +253,7 @@ def test_clocks_power_and_energy_are_told(watch):
     assert "sm_clock_mhz" not in watch(script("at 0 utilization 0", ALONE))["conditions"]
 
 
-def test_without_the_library_the_reason_is_told():
+def test_without_the_library_the_reason_is_reported():
     """A machine without NVIDIA's library has no card and no traceback."""
     code = "from perfsuite.devices.cuda.nvml import open_nvml; print(open_nvml(('GPU-1',)).absent)"
     bare = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}

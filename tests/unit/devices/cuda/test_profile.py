@@ -1,4 +1,4 @@
-"""The pass after the window: kernel time out of intervals, synchronisations out of torch's warnings."""
+"""The profile after the window: kernel time from intervals, synchronisations from torch's warnings."""
 
 import warnings
 from types import SimpleNamespace
@@ -28,13 +28,13 @@ RANGE = Interval("perfsuite inspection", 0, 100, is_on_device=False)
     ],
 )
 def test_overlapping_kernels_are_counted_once(spans, expected):
-    """Two streams at once are no 200 %, and what lies outside the range is cut."""
+    """Two streams at once are not 200 %, and what lies outside the range is cut off."""
     assert expected == covered([kernel(*span) for span in spans], 0, 100)
 
 
 def test_kernel_figures_leave_copies_and_ranges_out():
-    """Copies and fills are no kernels; launches are calls of the host."""
-    seen = [
+    """Copies and fills are not kernels; launches are calls of the host."""
+    intervals = [
         RANGE,
         kernel(0, 30),
         kernel(20, 60),
@@ -47,13 +47,17 @@ def test_kernel_figures_leave_copies_and_ranges_out():
         ),
         Interval("aten::mm", 0, 50, False),
     ]
-    assert {"kernel_busy": 0.6, "kernels_per_step": 1.0, "launches_per_step": 1.5} == kernel_figures(seen, 2)
+    assert {"kernel_busy": 0.6, "kernels_per_step": 1.0, "launches_per_step": 1.5} == kernel_figures(
+        intervals, 2
+    )
 
 
-@pytest.mark.parametrize("seen", [[], [RANGE], [RANGE, Interval("aten::mm", 0, 1, False)], [kernel(0, 1)]])
-def test_without_kernels_nothing_is_told(seen):
-    """A profiler that sees no CUDA kernels gives no figure instead of 0."""
-    assert {} == kernel_figures(seen, 1)
+@pytest.mark.parametrize(
+    "intervals", [[], [RANGE], [RANGE, Interval("aten::mm", 0, 1, False)], [kernel(0, 1)]]
+)
+def test_without_kernels_nothing_is_reported(intervals):
+    """A profiler that records no CUDA kernels gives no figure instead of 0."""
+    assert {} == kernel_figures(intervals, 1)
 
 
 def test_synchronisations_are_counted_and_the_detector_is_put_back():

@@ -1,4 +1,4 @@
-"""A share over time: mean, swing, period and idle stretch of written-down series."""
+"""A share over time: mean, swing, period and idle stretch of given series."""
 
 import itertools
 import math
@@ -37,12 +37,12 @@ def test_the_dominant_period_is_found_between_two_places(period):
 
 @pytest.mark.parametrize("values", [[0.5] * 50, list(range(50)), [0.0] * 25 + [1.0] * 25])
 def test_what_does_not_repeat_has_no_period(values):
-    """Constants, ramps and a single step: two whole periods must have been seen."""
+    """Constants, ramps and a single step: the series must contain two whole periods."""
     assert dominant_period([float(value) for value in values]) is None
 
 
 def test_small_ripples_have_no_period():
-    """NVML's whole percents flicker; that is nothing to report."""
+    """NVML's whole percents flicker; that is not worth reporting."""
     assert even([0.50, 0.51] * 50).period_s is None
 
 
@@ -87,7 +87,7 @@ def test_polls_fill_gaps_and_nothing_else():
 
 
 def test_samples_from_before_and_after_the_window_are_cut():
-    """Only what lies inside counts."""
+    """Only the part inside counts."""
     series = join([(-1, 0.1), (0, 0.1), (1, 0.5), (2, 0.5), (3, 0.9)], [], 0.5, 2.5, 1.0)
     assert [(0.5, 1, 0.5), (1, 2, 0.5), (2, 2.5, 0.9)] == list(series.pieces)
 
@@ -105,5 +105,5 @@ def test_a_joined_series_has_no_gaps_and_no_overlaps(samples, polls):
     edges = [(piece.start, piece.end) for piece in series.pieces]
     assert 10 == edges[0][0]
     assert 90 == edges[-1][1]
-    assert all(one[1] == other[0] for one, other in itertools.pairwise(edges))
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(edges))
     assert series.why or -1e-9 <= series.mean <= 1 + 1e-9

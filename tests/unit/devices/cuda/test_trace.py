@@ -1,8 +1,8 @@
-"""Profiled intervals of a GPU into shares: what ran, and for every gap what the host did; scripted traces."""
+"""Shares from profiled intervals of a GPU: what ran, and for every gap what the host did; scripted traces."""
 
 import pytest
 
-from perfsuite.devices.cuda.trace import RANGE, Interval, split
+from perfsuite.devices.cuda.profile import RANGE, Interval, split
 
 
 def host(name, start, end, number=0):
@@ -23,31 +23,31 @@ def shares(*intervals, length=100):
 
 def test_a_gap_before_a_late_launch_is_a_launch_gap():
     """The device had nothing queued: the host was too slow."""
-    told = shares(launch(1, 0), device("k", 10, 40, 1), launch(2, 55), device("k", 60, 100, 2))
-    assert {"kernels": 0.7, "launch_gaps": 0.3} == pytest.approx({k: v for k, v in told.items() if v})
+    spent = shares(launch(1, 0), device("k", 10, 40, 1), launch(2, 55), device("k", 60, 100, 2))
+    assert {"kernels": 0.7, "launch_gaps": 0.3} == pytest.approx({k: v for k, v in spent.items() if v})
 
 
 def test_a_gap_whose_kernel_was_queued_before_is_other():
-    """The host was early enough; what the device waited for is not to be seen."""
-    told = shares(launch(1, 0), launch(2, 2), device("k", 0, 40, 1), device("k", 60, 100, 2))
-    assert {"kernels": 0.8, "other": 0.2} == pytest.approx({k: v for k, v in told.items() if v})
+    """The host was early enough; what the device waited for is not visible."""
+    spent = shares(launch(1, 0), launch(2, 2), device("k", 0, 40, 1), device("k", 60, 100, 2))
+    assert {"kernels": 0.8, "other": 0.2} == pytest.approx({k: v for k, v in spent.items() if v})
 
 
 def test_a_gap_after_a_wait_for_the_device_is_the_syncs():
-    """The host waited until all was done and began to launch only then."""
-    told = shares(
+    """The host waited until everything was done and only then launched again."""
+    spent = shares(
         launch(1, 0),
         device("k", 0, 50, 1),
         host("cudaStreamSynchronize", 5, 52),
         launch(2, 70),
         device("k", 75, 100, 2),
     )
-    assert {"kernels": 0.75, "sync_waits": 0.25} == pytest.approx({k: v for k, v in told.items() if v})
+    assert {"kernels": 0.75, "sync_waits": 0.25} == pytest.approx({k: v for k, v in spent.items() if v})
 
 
 def test_loader_and_allocator_take_their_part_of_a_gap():
     """By the time the host spent in them while the device was idle."""
-    told = shares(
+    spent = shares(
         launch(1, 0),
         device("k", 0, 20, 1),
         host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 10, 50),
@@ -56,12 +56,12 @@ def test_loader_and_allocator_take_their_part_of_a_gap():
         device("k", 70, 100, 2),
     )
     expected = {"kernels": 0.5, "data_wait": 0.3, "allocator": 0.1, "launch_gaps": 0.1}
-    assert expected == pytest.approx({k: v for k, v in told.items() if v})
+    assert expected == pytest.approx({k: v for k, v in spent.items() if v})
 
 
 def test_copies_and_the_optimizers_kernels_have_shares_of_their_own():
-    """A kernel is the optimizer's by the launch that it shares its number with."""
-    told = shares(
+    """A kernel belongs to the optimizer by the launch that shares its id."""
+    spent = shares(
         device("Memcpy HtoD (Pageable -> Device)", 0, 10, 7),
         launch(1, 0),
         device("k", 10, 50, 1),
@@ -71,18 +71,18 @@ def test_copies_and_the_optimizers_kernels_have_shares_of_their_own():
         device("Memcpy DtoH (Device -> Pageable)", 90, 100, 8),
     )
     expected = {"transfer": 0.1, "kernels": 0.4, "optimizer": 0.4, "sync_waits": 0.1}
-    assert expected == pytest.approx({k: v for k, v in told.items() if v})
+    assert expected == pytest.approx({k: v for k, v in spent.items() if v})
 
 
 def test_overlapping_streams_are_counted_once_and_all_adds_up():
-    """Two kernels at a time are no more than one stretch of time."""
-    told = shares(launch(1, 0), launch(2, 0), device("k", 0, 60, 1), device("k", 30, 80, 2))
-    assert {"kernels": 0.8, "other": 0.2} == pytest.approx({k: v for k, v in told.items() if v})
-    assert pytest.approx(1) == sum(told.values())
+    """Two kernels at a time count as one time span."""
+    spent = shares(launch(1, 0), launch(2, 0), device("k", 0, 60, 1), device("k", 30, 80, 2))
+    assert {"kernels": 0.8, "other": 0.2} == pytest.approx({k: v for k, v in spent.items() if v})
+    assert pytest.approx(1) == sum(spent.values())
 
 
 def test_pageable_copies_are_known_by_the_profilers_word_for_them():
-    """And counted a step."""
+    """And counted per step."""
     copies = [
         device(f"Memcpy HtoD ({kind} -> Device)", i, i + 1) for i, kind in enumerate(["Pageable", "Pinned"])
     ]
@@ -92,5 +92,5 @@ def test_pageable_copies_are_known_by_the_profilers_word_for_them():
 
 
 def test_without_kernels_nothing_is_claimed():
-    """A profiler that sees no device leaves no shares."""
+    """A profiler that records no device gives no shares."""
     assert {} == shares(host("aten::add", 0, 10))

@@ -1,11 +1,11 @@
-"""What looks at a card add up to: throttling, company, clocks under load."""
+"""What snapshots of a card add up to: throttling, other processes, clocks under load."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from perfsuite.devices.cuda.card import Memory, Process
-from perfsuite.devices.cuda.window_checks import Look, foreigners, summarise
+from perfsuite.devices.cuda.window_checks import Snapshot, count_foreign, summarise
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from perfsuite.devices.cuda.window_checks import Look, foreigners, summarise
         ((1,), 1, 0),
         ((1, 2), 1, 0),
         ((1, 7), 1, 1),
-        ((1, 7), 2, 1),  # where ids are known, nobody else is forgiven
+        ((1, 7), 2, 1),  # where ids are known, no other process is accepted
         ((7,), 1, 0),  # ids of another namespace: one of them is ours
         ((7, 8), 1, 1),
         ((7, 8), 2, 0),  # and with a fresh process of our own, two
@@ -25,16 +25,16 @@ from perfsuite.devices.cuda.window_checks import Look, foreigners, summarise
     ],
 )
 def test_foreign_processes_are_those_beyond_our_own(pids, size, expected):
-    """By id where ours is seen, by number where it is not."""
-    kin = SimpleNamespace(includes={1, 2}.__contains__, size=size)
-    assert expected == foreigners([Process(pid) for pid in pids], kin)
+    """By id where our process is listed, by number where it is not."""
+    ours = SimpleNamespace(includes={1, 2}.__contains__, size=size)
+    assert expected == count_foreign([Process(pid) for pid in pids], ours)
 
 
 @pytest.mark.parametrize(("thermal", "counts"), [(0.0, True), (0.2, True), (0.21, False)])
 def test_a_hundredth_of_a_window_may_be_throttled(thermal, counts):
     """20 s of window: 0.2 s of throttling still count, more do not."""
-    seen = summarise([], {"thermal": thermal, "power_brake": 0.0}, 20.0)
-    assert counts is (seen.invalid == ())
+    summary = summarise([], {"thermal": thermal, "power_brake": 0.0}, 20.0)
+    assert counts is (summary.invalid == ())
 
 
 @pytest.mark.parametrize(
@@ -47,19 +47,19 @@ def test_a_hundredth_of_a_window_may_be_throttled(thermal, counts):
     ],
 )
 def test_a_slowdown_must_last(reasons, expected):
-    """One look may fall into a change of clocks; idle, application and display clocks are no throttling."""
-    assert expected == summarise([Look(reasons=bits) for bits in reasons], {}, 2.0).invalid
+    """A snapshot may hit a change of clocks; idle, application and display clocks are no throttling."""
+    assert expected == summarise([Snapshot(reasons=bits) for bits in reasons], {}, 2.0).invalid
 
 
 def test_clocks_are_those_under_load():
-    """The median of busy looks, at least three of them, and how far it moved."""
-    looks = [Look(sm_clock=clock, is_busy=clock > 500) for clock in (210, 1400, 1410, 1395, 210)]
-    conditions = summarise(looks, {}, 2.0).conditions
+    """The median of busy snapshots, at least three of them, and how far it moved."""
+    snapshots = [Snapshot(sm_clock=clock, is_busy=clock > 500) for clock in (210, 1400, 1410, 1395, 210)]
+    conditions = summarise(snapshots, {}, 2.0).conditions
     assert (1400, 15) == (conditions["sm_clock_mhz"], conditions["sm_clock_moved_mhz"])
-    assert {} == summarise(looks[:3], {}, 2.0).conditions
+    assert {} == summarise(snapshots[:3], {}, 2.0).conditions
 
 
 def test_the_most_memory_is_total_minus_free():
-    """NVML's own «used» is never asked."""
-    looks = [Look(memory=Memory(100.0, free, None)) for free in (60.0, 30.0, 50.0)]
-    assert 70.0 == summarise(looks, {}, 1.0).reported["device_used_bytes"]
+    """NVML's own «used» is never read."""
+    snapshots = [Snapshot(memory=Memory(100.0, free, None)) for free in (60.0, 30.0, 50.0)]
+    assert 70.0 == summarise(snapshots, {}, 1.0).reported["device_used_bytes"]
