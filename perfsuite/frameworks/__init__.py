@@ -1,1 +1,1 @@
-"""Doors for trainers of other frameworks; each imports its framework only when it is used."""
+"""Callbacks for the trainers of other frameworks; each module needs its framework only when imported."""

@@ -1,4 +1,4 @@
-"""A Hugging Face callback: `Trainer(…, callbacks=[PerfCallback(perf)]).train()` measures like perf.loop."""
+"""A Hugging Face callback: `Trainer(…, callbacks=[PerfCallback(perf)])` is measured like perf.loop."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +7,7 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "perfsuite.frameworks.huggingface needs transformers; install it with: "
-        "pip install 'perfsuite[huggingface]'"
+        "pip install 'pytest-perfsuite[huggingface]'"
     ) from error
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class PerfCallback(TrainerCallback):  # type: ignore[misc]
-    """Tell the recorder of every step, and stop the training once it has seen enough."""
+    """Pass every step to the recorder, and stop the training once enough was measured."""
 
     def __init__(
         self, perf: "Perf", *, samples_per_step: int | None = None, name: str = "", **limits: object
     ) -> None:
         super().__init__()
-        self._is_told = samples_per_step is not None
+        self._has_samples = samples_per_step is not None
         self._recorder = perf.recorder(samples_per_step=samples_per_step, name=name, **limits)
 
     @property
@@ -30,31 +30,31 @@ class PerfCallback(TrainerCallback):  # type: ignore[misc]
         return self._recorder.reading
 
     def on_train_begin(self, args: Any, *_: Any, **more: Any) -> None:
-        """Look at the loader, and take the batch size from the arguments: callbacks see no batch."""
-        if not self._is_told:
+        """Start recording; the batch size comes from the arguments, as callbacks get no batch."""
+        if not self._has_samples:
             accumulated = args.train_batch_size * args.gradient_accumulation_steps * args.world_size
             self._recorder.count_as(accumulated)
         self._recorder.begin(more.get("train_dataloader"))
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """Expect the first batch of an epoch."""
+        """Start waiting for the first batch of an epoch."""
         self._recorder.begin_epoch()
-        self._recorder.ask()
+        self._recorder.request_batch()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """Note that the batches of a step are there."""
-        self._recorder.receive(None)
+        """Record that the batches of a step have arrived."""
+        self._recorder.receive_batch(None)
 
     def on_step_end(self, _args: Any, _state: Any, control: Any, **_: Any) -> Any:
-        """Note the end of the step, and end the training where that was enough."""
+        """Record the end of the step, and stop the training once enough was measured."""
         self._recorder.step_done()
         control.should_training_stop = control.should_training_stop or self._recorder.is_done
         return control
 
     def on_evaluate(self, *_: Any, **__: Any) -> None:
-        """Wait for data from here on: an evaluation is not the loader's."""
-        self._recorder.ask()
+        """Start waiting for data only now: time spent in an evaluation is not the loader's."""
+        self._recorder.request_batch()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """Keep what there is of a training that ended by itself."""
+        """Keep the reading of a training that ended by itself."""
         self._recorder.finish()

@@ -7,7 +7,8 @@ try:
     from lightning.pytorch import Callback
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "perfsuite.frameworks.lightning needs Lightning; install it with: pip install 'perfsuite[lightning]'"
+        "perfsuite.frameworks.lightning needs Lightning; install it with: "
+        "pip install 'pytest-perfsuite[lightning]'"
     ) from error
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PerfCallback(Callback):  # type: ignore[misc]
-    """Tell the recorder of every batch and step, and stop the training once it has seen enough."""
+    """Pass every batch and step to the recorder, and stop the training once enough was measured."""
 
     def __init__(
         self,
@@ -34,32 +35,32 @@ class PerfCallback(Callback):  # type: ignore[misc]
         return self._recorder.reading
 
     def on_train_start(self, trainer: Any, *_: Any) -> None:
-        """Look at the loader that the trainer made ready."""
+        """Start recording, with the loader that the trainer prepared."""
         self._recorder.begin(trainer.train_dataloader)
 
     def on_train_epoch_start(self, *_: Any) -> None:
-        """Expect the first batch of an epoch."""
+        """Start waiting for the first batch of an epoch."""
         self._recorder.begin_epoch()
-        self._recorder.ask()
+        self._recorder.request_batch()
 
     def on_train_batch_start(self, _trainer: Any, _module: Any, batch: Any, *_: Any) -> None:
-        """Note that the batch is there."""
-        self._recorder.receive(batch)
+        """Record that the batch has arrived."""
+        self._recorder.receive_batch(batch)
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        """Note the end of the step, and end the training where that was enough."""
+        """Record the end of the step, and stop the training once enough was measured."""
         self._recorder.step_done()
         if self._recorder.is_done:
             trainer.should_stop = True
 
     def on_validation_end(self, *_: Any) -> None:
-        """Wait for data from here on: a validation is not the loader's."""
-        self._recorder.ask()
+        """Start waiting for data only now: time spent in a validation is not the loader's."""
+        self._recorder.request_batch()
 
     def on_train_end(self, *_: Any) -> None:
-        """Keep what there is of a training that ended by itself."""
+        """Keep the reading of a training that ended by itself."""
         self._recorder.finish()
 
     def on_exception(self, *_: Any) -> None:
-        """Leave the device alone after a step that raised."""
+        """Stop watching the device after a step that raised."""
         self._recorder.close()

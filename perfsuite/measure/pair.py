@@ -5,17 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from perfsuite.devices import Device
+from perfsuite.devices.protocol import Device, Plan
 from perfsuite.errors import UnusableStep
-from perfsuite.measure.step import Plan, quiet_garbage, read, run_window
-from perfsuite.measure.warmup import Warmup, warm_up
+from perfsuite.measure.step import Warmup, gc_paused, read, run_window, warm_up
 from perfsuite.records import Reading
 from perfsuite.statistics import median, ratio_interval
 
 _MIN_PAIRS = 10
-_PRECISION = 0.02  # stop when the ratio's interval is this narrow to each side
+_PRECISION = 0.02  # stop when the ratio's interval is this narrow on each side
 _CHECK_GROWTH = 1.1
-_ALONE_SHARE = 0.1  # of the time of the pairs, spent on each variant alone for its memory
+_ALONE_SHARE = 0.1  # of the pairs' time, spent on each variant alone to measure its memory
 
 Step = Callable[[], Any]
 
@@ -30,55 +29,59 @@ def measure_pair(
     name: str = "",
     read_result: Callable[[Any], Any] | None = None,
 ) -> Reading:
-    """Measure `with_` against `without`; the reading is of `with_`, the other arm rides along."""
-    with quiet_garbage():
-        differs = None if read_result is None else difference(without(), with_(), read_result)
+    """Measure `with_` against `without`; the reading is that of `with_` and holds the other one."""
+    with gc_paused():
+        differs: float | None = None
+        notes: tuple[str, ...] = ()
+        if read_result is not None and device.has_values:
+            differs = difference(without(), with_(), read_result)
+        elif read_result is not None:
+            notes = ("difference: not comparable here, the device computes no values",)
         warmups = [
-            warm_up(arm, device, plan.max_seconds / 2, plan.progress, plan.together)
-            for arm in (without, with_)
+            warm_up(variant, device, plan.max_seconds / 2, plan.progress, plan.together)
+            for variant in (without, with_)
         ]
-        watch = device.start()  # not for its clock: to know whether the pairs count
+        watch = device.start()  # not for its clock, but to know whether the pairs count
         try:
             times = _interleave((without, with_), device, plan)
             watched = watch.stop()
         finally:
             watch.close()
         alone = [
-            _alone(arm, device, plan, warmup, samples_per_step=samples_per_step, name=name)
-            for arm, warmup in zip((without, with_), warmups, strict=True)
+            _alone(variant, device, plan, warmup, samples_per_step=samples_per_step, name=name)
+            for variant, warmup in zip((without, with_), warmups, strict=True)
         ]
-        seen = device.inspect(with_, median(times[1]))
+        insight = device.inspect(with_, median(times[1]))
     ratio, low, high = ratio_interval(list(zip(*times, strict=True)))
     slow, fast = (
-        _timed_in_pairs(reading, arm, samples_per_step) for reading, arm in zip(alone, times, strict=True)
+        _timed_in_pairs(reading, seconds, samples_per_step)
+        for reading, seconds in zip(alone, times, strict=True)
     )
     return replace(
-        fast,
-        speedup=ratio,
-        speedup_low=low,
-        speedup_high=high,
-        difference=differs,
-        shares=seen.shares,
-        clues=seen.clues,
+        fast.with_figures(speedup=ratio, difference=differs),
+        intervals={"speedup": (low, high)},
+        shares=insight.shares,
+        clues=insight.clues,
+        notes=(*fast.notes, *notes),
         invalid=(*watched.invalid, *fast.invalid),
         conditions=watched.conditions,
         without=replace(slow, name=f"{name} without".strip()),
     )
 
 
-def _interleave(arms: tuple[Step, Step], device: Device, plan: Plan) -> tuple[list[float], list[float]]:
-    """Time single steps in turns, the order swapped from pair to pair, until the ratio is known well."""
+def _interleave(variants: tuple[Step, Step], device: Device, plan: Plan) -> tuple[list[float], list[float]]:
+    """Time single steps in turns, in alternating order, until the ratio is known precisely."""
     times: tuple[list[float], list[float]] = ([], [])
     started = device.now()
     next_check = float(_MIN_PAIRS)
     while True:
         order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
-        for arm in order:
-            device.wait()  # the CPU waits here: no arm may hide behind the other's queued work
+        for index in order:
+            device.wait()  # the CPU waits here: no variant may hide behind work the other one queued
             before = device.now()  # the clock runs from here
-            arms[arm]()
+            variants[index]()
             device.wait()
-            times[arm].append(device.now() - before)  # the clock ends here
+            times[index].append(device.now() - before)  # the clock ends here
         pairs, elapsed = len(times[0]), device.now() - started
         plan.progress("comparing", pairs, elapsed)
         is_over = pairs >= _MIN_PAIRS and elapsed >= plan.max_seconds
@@ -91,40 +94,40 @@ def _interleave(arms: tuple[Step, Step], device: Device, plan: Plan) -> tuple[li
 
 
 def _alone(
-    arm: Step, device: Device, plan: Plan, warmup: Warmup, *, samples_per_step: int, name: str
+    variant: Step, device: Device, plan: Plan, warmup: Warmup, *, samples_per_step: int, name: str
 ) -> Reading:
-    """Run one arm by itself for the figures that turns would mix: peak memory and utilization."""
+    """Run one variant alone for the figures that turns would mix: peak memory and utilization."""
     seconds = _alone_seconds(device, plan)
     brief = Plan(seconds, seconds, 1, plan.progress, plan.together)
-    timing = run_window(arm, device, brief)
+    timing = run_window(variant, device, brief)
     samples = samples_per_step * len(timing.step_seconds)
-    return read(timing, warmup, device, kind="comparison", name=name, samples=samples)
+    counted = device.counted(variant)
+    return read(timing, warmup, device, kind="comparison", name=name, samples=samples, counted=counted)
 
 
 def _alone_seconds(device: Device, plan: Plan) -> float:
-    """Return how long each arm runs by itself: on an accelerator long enough for its utilization."""
+    """Return how long each variant runs alone: on an accelerator long enough for its utilization."""
     if not device.is_accelerator:
         return _ALONE_SHARE * plan.min_seconds
-    # Who asks for more time than the device does by itself needs it: a driver that seldom renews its figure.
-    asked = plan.min_seconds if plan.min_seconds > device.min_seconds else 0.0
-    return max(asked, device.min_seconds / 2)
+    # A user who requests more than the device's default needs it: the driver rarely updates its figure.
+    requested = plan.min_seconds if plan.min_seconds > device.min_seconds else 0.0
+    return max(requested, device.min_seconds / 2)
 
 
 def _timed_in_pairs(reading: Reading, times: Sequence[float], samples_per_step: int) -> Reading:
     total = math.fsum(times)
+    speed = samples_per_step * len(times) / total if total > 0 else None
     return replace(
-        reading,
+        reading.with_figures(step_time=median(times), samples_per_s=speed),
         steps=len(times),
         samples=samples_per_step * len(times),
         wall_seconds=total,
         rounds=tuple(times),
-        step_seconds=median(times),
-        samples_per_s=samples_per_step * len(times) / total if total > 0 else None,
     )
 
 
 def difference(without: Any, with_: Any, read_result: Callable[[Any], Any]) -> float:
-    """Return the largest difference of the two results relative to the size of the first."""
+    """Return the largest difference between the two results, relative to the largest value of the first."""
     expected, actual = _numbers(read_result(without)), _numbers(read_result(with_))
     if len(expected) != len(actual):
         raise UnusableStep(

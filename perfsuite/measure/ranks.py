@@ -1,40 +1,44 @@
-"""The readings of all ranks become one: totals, the worst rank's figures, and how far the ranks lie apart."""
+"""Join the readings of all ranks into one: totals, the worst rank's figures, and the skew between ranks."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from perfsuite.devices.protocol import Device, Plan
+from perfsuite.errors import UnusableStep
+from perfsuite.measure.step import gc_paused, measure_step, warm_up
+from perfsuite.metrics import METRICS
+from perfsuite.processes.world import Alone, Together
 from perfsuite.records import Reading
+from perfsuite.statistics import median, ratio_interval
 
 _SUMMED = ("queued_seconds", "alloc_retries", "device_allocations")
+_MIN_PAIRS = 6
+_MAX_PAIRS = 60
+_PRECISION = 0.03  # stop when the interval is this narrow on each side
+_BLOCK_SECONDS = 0.2
+MODES = ("weak", "strong")
+Step = Callable[[], Any]
 
 
 def join(readings: Sequence[Reading]) -> Reading:
-    """Return the reading of the whole: what holds for it holds for its slowest and fullest rank."""
+    """Return one reading for all ranks, in which each figure is a total or that of the worst rank."""
     first = readings[0]
     figures = tuple(rank_figures(reading) for reading in readings)
     wall = max(reading.wall_seconds for reading in readings)
     samples = sum(reading.samples for reading in readings)
     slowest = max(range(len(readings)), key=lambda rank: figures[rank].get("own_seconds", 0.0))
+    merged = {name: _worst(readings, name) for name in first.figures}
+    merged |= {"samples_per_s": samples / wall if wall > 0 else None, "rank_skew": skew(figures)}
     return replace(
-        first,
+        first.with_figures(**merged),
+        intervals=_worst_intervals(readings),
         samples=samples,
         wall_seconds=wall,
         rounds=max((reading.rounds for reading in readings), key=sum),
-        samples_per_s=samples / wall if wall > 0 else None,
-        step_seconds=_worst(readings, "step_seconds", max),
-        utilization=_worst(readings, "utilization", min),
-        utilization_swing=_worst(readings, "utilization_swing", max),
-        idle_stretch_seconds=_worst(readings, "idle_stretch_seconds", max),
-        peak_memory_bytes=_worst(readings, "peak_memory_bytes", max),
-        data_wait=_worst(readings, "data_wait", max),
-        difference=_worst(readings, "difference", max),
-        speedup=_worst(readings, "speedup", min),
-        speedup_low=_worst(readings, "speedup_low", min),
-        speedup_high=_worst(readings, "speedup_high", min),
-        rank_skew=skew(figures),
         reported=_reported(readings),
-        notes=_told([reading.notes for reading in readings]),
-        invalid=_told([reading.invalid for reading in readings]),
+        notes=_merged_texts([reading.notes for reading in readings]),
+        invalid=_merged_texts([reading.invalid for reading in readings]),
         series=readings[slowest].series,
         memory_series=readings[slowest].memory_series,
         shares=readings[slowest].shares,
@@ -45,7 +49,7 @@ def join(readings: Sequence[Reading]) -> Reading:
 
 
 def rank_figures(reading: Reading) -> Mapping[str, float]:
-    """Return one rank's figures; its own time is the step less what it waited for the others."""
+    """Return one rank's figures; `own_seconds` is the step time without waiting for other ranks."""
     figures = {
         "samples_per_s": reading.samples_per_s,
         "step_seconds": reading.step_seconds,
@@ -65,21 +69,35 @@ def rank_figures(reading: Reading) -> Mapping[str, float]:
 
 
 def skew(figures: Sequence[Mapping[str, float]]) -> float | None:
-    """Return the share of the slowest rank's own time that the fastest rank has nothing to do for it."""
-    own = [one["own_seconds"] for one in figures if "own_seconds" in one]
-    if len(own) < 2 or max(own) <= 0:
+    """Return how much less work the fastest rank has than the slowest, as a share of the slowest's."""
+    seconds = [rank["own_seconds"] for rank in figures if "own_seconds" in rank]
+    if len(seconds) < 2 or max(seconds) <= 0:
         return None
-    return (max(own) - min(own)) / max(own)
+    return (max(seconds) - min(seconds)) / max(seconds)
 
 
-def _worst(readings: Sequence[Reading], field: str, pick: object) -> float | None:
-    """Return the worst figure of all ranks; one that a rank lacks is known of none."""
-    values = [getattr(reading, field) for reading in readings]
-    return None if None in values else float(pick(values))  # type: ignore[operator]
+def _worst(readings: Sequence[Reading], name: str) -> float | None:
+    """Return the worst figure of all ranks, None if any rank lacks it."""
+    values = [reading.figures[name] for reading in readings if name in reading.figures]
+    if len(values) < len(readings):
+        return None
+    return min(values) if METRICS[name].higher_is_better else max(values)
+
+
+def _worst_intervals(readings: Sequence[Reading]) -> dict[str, tuple[float, float]]:
+    """Return the lowest ends of all ranks' intervals: a gain is proven if every rank has it."""
+    return {
+        name: (
+            min(reading.intervals[name][0] for reading in readings),
+            min(reading.intervals[name][1] for reading in readings),
+        )
+        for name in readings[0].intervals
+        if all(name in reading.intervals for reading in readings)
+    }
 
 
 def _reported(readings: Sequence[Reading]) -> dict[str, float]:
-    """Return the first rank's figures, with totals and the ranks' mean collectives."""
+    """Return the first rank's reported figures, with totals and mean collective times of all ranks."""
     reported = dict(readings[0].reported)
     for name in _SUMMED:
         if name in reported:
@@ -91,12 +109,93 @@ def _reported(readings: Sequence[Reading]) -> dict[str, float]:
     return reported
 
 
-def _told(texts: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Say once what all ranks say, and of the rest who says it."""
-    common = [text for text in texts[0] if all(text in others for others in texts)]
-    own = [f"rank {rank}: {text}" for rank, said in enumerate(texts) for text in said if text not in common]
-    return (*common, *own)
+def _merged_texts(by_rank: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return texts that all ranks share once, and the others with their rank."""
+    common = [text for text in by_rank[0] if all(text in texts for texts in by_rank)]
+    single = [f"rank {i}: {text}" for i, texts in enumerate(by_rank) for text in texts if text not in common]
+    return (*common, *single)
 
 
 def _share(part: float | None, whole: float) -> float | None:
     return None if part is None or whole <= 0 else part / whole
+
+
+def measure_scaling(
+    build: Callable[[Together], Step],
+    device: Device,
+    plan: Plan,
+    *,
+    samples_per_step: int,
+    mode: str,
+    name: str = "",
+) -> Reading:
+    """Measure the training on all ranks, in turns with the same training on one rank alone.
+
+    The first rank runs alone while the others wait without computing. So what the others take from it (cores,
+    memory bandwidth, a shared bus) counts as a cost of scaling.
+    """
+    together = plan.together
+    if mode not in MODES:
+        raise UnusableStep(f"mode is {mode!r}; choose {' or '.join(MODES)}")
+    if together.size == 1:
+        raise UnusableStep("perf.scaling needs several ranks; mark the test with @pytest.mark.multi_gpu(2)")
+    alone = build(Alone()) if together.rank == 0 else None
+    joint = build(together)
+    per_rank = samples_per_step if mode == "weak" else max(samples_per_step // together.size, 1)
+    reading = measure_step(joint, device, plan, per_rank, name)
+    with gc_paused():
+        if alone is not None:
+            warm_up(alone, device, plan.max_seconds / 2, plan.progress)
+        pairs = _interleave(alone, joint, device, plan)
+    ratio, low, high = ratio_interval(pairs)
+    ideal = 1.0 if mode == "weak" else float(together.size)
+    return replace(
+        reading.with_figures(scaling_efficiency=ratio / ideal),
+        kind="scaling",
+        intervals={"scaling_efficiency": (low / ideal, high / ideal)},
+        reported={
+            **reading.reported,
+            "one_rank_step_seconds": median([single for single, _ in pairs]),
+            "joint_step_seconds": median([joined for _, joined in pairs]),
+        },
+    )
+
+
+def _interleave(alone: Step | None, joint: Step, device: Device, plan: Plan) -> list[tuple[float, float]]:
+    """Time blocks of one rank and of all ranks in turns; every rank returns the same pairs."""
+    together, started, pairs = plan.together, device.now(), []
+    # Blocks of several steps, as many as the slower of both allows: single steps are too short to time
+    # across processes.
+    single = together.first(_block(alone, 1, device) if alone is not None else 0.0)
+    slower = max(single, *together.gather(_block(joint, 1, device)))
+    steps = together.first(max(int(_BLOCK_SECONDS / max(slower, 1e-6)), 1))
+    while True:
+        single = _block(alone, steps, device) if alone is not None else 0.0
+        single = together.first(single)  # the others wait here while the first rank has the machine to itself
+        joined = max(together.gather(_block(joint, steps, device)))  # all are done when the slowest is
+        pairs.append((single, joined))
+        elapsed = device.now() - started
+        plan.progress("comparing", len(pairs), elapsed)
+        if together.first(_is_enough(pairs, elapsed, plan)):
+            return pairs
+
+
+def _block(step: Step, steps: int, device: Device) -> float:
+    device.wait()  # the CPU waits here: no block may hide behind work the other one queued
+    before = device.now()  # the clock runs from here
+    for _ in range(steps):
+        step()
+    device.wait()
+    return (device.now() - before) / steps  # the clock ends here
+
+
+def _is_enough(pairs: list[tuple[float, float]], elapsed: float, plan: Plan) -> bool:
+    if len(pairs) < _MIN_PAIRS:
+        return False
+    ratio, low, high = ratio_interval(pairs)
+    is_precise = high / ratio - 1 <= _PRECISION and 1 - low / ratio <= _PRECISION
+    return (
+        len(pairs) >= _MAX_PAIRS
+        or elapsed >= plan.max_seconds
+        or (is_precise and elapsed >= plan.min_seconds)
+    )

@@ -1,21 +1,19 @@
-"""Measure a loop that somebody else runs: told of every batch and step, says when it has seen enough."""
+"""Measure a loop that a framework runs: callbacks report every batch and step until enough is known."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from perfsuite.devices import Device, Window
+from perfsuite.devices.protocol import Device, Plan, Window
 from perfsuite.errors import UnusableStep
-from perfsuite.insight import Insight, with_data_wait
 from perfsuite.measure.loader_watch import LoaderWatch
 from perfsuite.measure.loop import LoaderFacts, count_samples
-from perfsuite.measure.step import Plan, StopRule, read
-from perfsuite.measure.warmup import Warmup, is_steady
-from perfsuite.records import Reading
+from perfsuite.measure.step import StopRule, Warmup, is_steady, read
+from perfsuite.records import Insight, Reading, with_data_wait
 
 
 class Recorder:
-    """Warm up, skip the batches that lie ready, then mark steps in one window until they are enough."""
+    """Warm up, skip the prefetched batches, then mark steps in one window until there are enough."""
 
     def __init__(
         self,
@@ -32,8 +30,8 @@ class Recorder:
         self._settled_at = self._to_skip = 0
         self._warmup: Warmup | None = None
         self._window: Window | None = None
-        self._enough: StopRule | None = None
-        self._asked: float | None = None
+        self._stop_rule: StopRule | None = None
+        self._requested_at: float | None = None
         self._began = device.now()
         self._started = device.now()
         self.batches = self.epochs = self.samples = 0
@@ -42,45 +40,45 @@ class Recorder:
 
     @property
     def is_done(self) -> bool:
-        """Tell whether the training may end."""
+        """Return whether the training may end."""
         return self.reading is not None
 
     def begin(self, loader: object) -> None:
-        """Learn how far the loader works ahead."""
+        """Read how many batches the loader prepares ahead."""
         self._facts = LoaderFacts.from_loader(loader)
         self._watch = LoaderWatch(loader)
         self._started = self._device.now()
 
     def count_as(self, samples: int) -> None:
-        """Take every step for so many samples."""
+        """Count every step as that many samples."""
         self._count = samples
 
     def begin_epoch(self) -> None:
-        """Note that a new epoch begins with the next batch."""
+        """Record that a new epoch begins with the next batch."""
         self.epochs += 1
 
-    def ask(self) -> None:
-        """Note that the next batch is asked for now."""
-        self._asked = self._device.now()
+    def request_batch(self) -> None:
+        """Record that the wait for the next batch begins now."""
+        self._requested_at = self._device.now()
 
-    def receive(self, batch: Any) -> None:
-        """Note that the batch is there and its step begins."""
+    def receive_batch(self, batch: Any) -> None:
+        """Record that the batch has arrived and its step begins."""
         now = self._device.now()
         self._began = now
         if self._window is None:
             return
-        if self._asked is not None:
-            self.waited_seconds += now - self._asked
+        if self._requested_at is not None:
+            self.waited_seconds += now - self._requested_at
         self.samples += count_samples(batch, self._count)
         self.batches += 1
 
     def step_done(self) -> None:
-        """Note the end of a step; opens and closes the window as the statistics ask."""
+        """Record the end of a step; opens the window after the warm-up and closes it when enough is known."""
         if self.is_done:
             return
-        if self._window is not None and self._enough is not None:
+        if self._window is not None and self._stop_rule is not None:
             self._window.mark()
-            if self._enough.after_step(self._window):
+            if self._stop_rule.after_step(self._window):
                 self.finish()
         elif self._warmup is None:
             self._warm()
@@ -88,7 +86,7 @@ class Recorder:
             self._to_skip -= 1
         if self._warmup is not None and self._to_skip == 0 and self._window is None and not self.is_done:
             self._open()
-        self.ask()
+        self.request_batch()
 
     def _warm(self) -> None:
         self._device.wait()  # the CPU waits here: warm-up steps are timed one by one
@@ -107,11 +105,11 @@ class Recorder:
         self._device.wait()
         self._watch.begin()
         longer = max(self._plan.min_steps, 5 * self._facts.prefetched)
-        self._enough = StopRule(self._device, replace(self._plan, min_steps=longer))
+        self._stop_rule = StopRule(self._device, replace(self._plan, min_steps=longer))
         self._window = self._device.start()  # the clock runs from here
 
     def finish(self) -> None:
-        """Close the window and keep the reading; refuses a training that ended before it was measured."""
+        """Close the window and keep the reading; raises if the training ended before it was measured."""
         if self.is_done:
             return
         if self._window is None or self._warmup is None or not self.batches:
@@ -125,7 +123,9 @@ class Recorder:
             self._window.close()
             self._window = None
         waited = min(self.waited_seconds / timing.wall_seconds, 1.0) if timing.wall_seconds > 0 else None
-        seen = Insight(shares=with_data_wait({}, waited), clues=self._watch.clues(self, timing.wall_seconds))
+        insight = Insight(
+            shares=with_data_wait({}, waited), clues=self._watch.clues(self, timing.wall_seconds)
+        )
         self.reading = read(
             timing,
             self._warmup,
@@ -133,14 +133,14 @@ class Recorder:
             kind="loop",
             name="",
             samples=self.samples,
-            data_wait=waited,
+            figures={} if waited is None else {"data_wait": waited},
             reported={"num_workers": float(self._facts.num_workers)},
-            seen=seen,
+            insight=insight,
         )
         self._keep(self.reading)
 
     def close(self) -> None:
-        """End the window of a training that raised; what it saw is not kept."""
+        """Close the window of a training that raised, without a reading."""
         if self._window is not None:
             self._window.close()
             self._window = None

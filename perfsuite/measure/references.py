@@ -1,6 +1,6 @@
 """Measure a step in turns with reference workloads: how many rounds of each does a step last?
 
-Where another tenant slows the whole machine, step and reference slow together and their ratio stays.
+If another tenant slows down the machine, step and reference slow down together and their ratio stays.
 """
 
 import itertools
@@ -8,21 +8,34 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from perfsuite.devices import Device
+from perfsuite.devices.protocol import Device, Plan, Progress, Workload
+from perfsuite.measure.step import gc_paused
+from perfsuite.records import Reading
 from perfsuite.statistics import mean
 
-_LEAST_TURNS = 20
-_TRIMMED = 0.05  # of the turns at each end: a hiccup hits a step or a reference, seldom both
+_MIN_TURNS = 20
+_TRIMMED = 0.05  # of the turns at each end: a disturbance hits a step or a reference, rarely both
 
-Workload = Callable[[], object]
+_SECONDS = 6.0  # on a shared machine, a third of this time gives figures that vary half as much again
 
 
-def measure_beside(
+def add_reference_figures(reading: Reading, step: Callable[[], Any], device: Device, plan: Plan) -> Reading:
+    """Return the reading with its step time in rounds of each of the device's references."""
+    references = device.references()
+    if not references:
+        return reading
+    seconds = min(_SECONDS, 3 * plan.max_seconds)
+    with gc_paused():
+        figures = measure_in_rounds(step, references, device, seconds, plan.progress)
+    return reading.with_figures(**figures)
+
+
+def measure_in_rounds(
     step: Callable[[], Any],
     references: Mapping[str, Workload],
     device: Device,
     seconds: float,
-    progress: Callable[[str, int, float], None] = lambda *_: None,
+    progress: Progress = lambda *_: None,
 ) -> dict[str, float]:
     """Return for each reference how many rounds of it one step lasts."""
     for workload in references.values():  # the first round allocates
@@ -30,15 +43,15 @@ def measure_beside(
     steps: list[float] = []
     rounds: dict[str, list[float]] = {name: [] for name in references}
     began = device.now()
-    while len(steps) < _LEAST_TURNS or device.now() - began < seconds:
+    while len(steps) < _MIN_TURNS or device.now() - began < seconds:
         for name, workload in references.items():
             rounds[name].append(_timed(workload, device))
         steps.append(_timed(step, device))
-        progress("beside references", len(steps), device.now() - began)
-    for name, workload in references.items():  # so that every step has a reference on both sides
+        progress("with references", len(steps), device.now() - began)
+    for name, workload in references.items():  # so that every step has a reference before and after it
         rounds[name].append(_timed(workload, device))
-    found = {name: _relative(steps, rounds[name]) for name in references}
-    return {name: value for name, value in found.items() if value is not None}
+    ratios = {name: _relative(steps, rounds[name]) for name in references}
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def _timed(run: Callable[[], object], device: Device) -> float:

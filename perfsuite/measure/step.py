@@ -1,148 +1,107 @@
-"""Run a step on a device until its figures are stable and return a Reading; decides and prints nothing."""
+"""Run a step on a device until its figures are stable, and return a Reading."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from perfsuite.devices import Device, Timing, Window
+from perfsuite.devices.protocol import Device, Plan, Timing, Window
 from perfsuite.errors import UnusableStep
-from perfsuite.insight import Clue, Insight, with_data_wait
-from perfsuite.judge.plausible import implausible
-from perfsuite.measure.feed import Feed
-from perfsuite.measure.loader_watch import REFUSALS, WORTH_A_LOOK, LoaderWatch, again, sample_clues
-from perfsuite.measure.loop import LoaderFacts
-from perfsuite.measure.warmup import Warmup, warm_up
-from perfsuite.metrics import Kind
+from perfsuite.metrics import METRICS, Kind
 from perfsuite.processes.world import ALONE, Together
-from perfsuite.records import Reading
+from perfsuite.records import Counted, Insight, Reading
 from perfsuite.statistics import median, relative_error
 
-MIN_STEPS = 10
-_MAX_STEPS = 200_000  # a step of microseconds is known by then, and its marks still fit into memory
+_STILL_FASTER = 0.05  # steps that got faster by more than this are still warming up
+_MIN_STEPS = 3  # a CUDA graph is warmed up, recorded and only then replayed
+_SLOW_STEP_SECONDS = 0.5
+_MAX_STEPS = 200_000  # even microseconds are known precisely by then, and the marks still fit into memory
 _PRECISION = 0.01  # stop when the mean step time is known this well
-_RERUN_SHARE = 0.2  # of the window's length, spent on one resident batch
-_CHECK_GROWTH = 1.1  # look at the statistics each time there are a tenth more steps
-
-Progress = Callable[[str, int, float], None]  # phase, steps so far, seconds so far
+_CHECK_GROWTH = 1.1  # check the statistics whenever there are a tenth more steps
+_ALIKE_STEPS = 10  # a clock with nanoseconds does not return the same time ten times in a row
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How long to measure, and whom to tell."""
+class Warmup:
+    """How many steps the warm-up took, and a note if it never became steady."""
 
-    min_seconds: float = 1.0
-    max_seconds: float = 10.0
-    min_steps: int = MIN_STEPS
-    progress: Progress = lambda *_: None
-    together: Together = ALONE  # ranks must do the same number of steps, or a collective waits for ever
+    steps: int
+    notes: tuple[str, ...] = ()
+
+
+def warm_up(
+    run: Callable[[], Any],
+    device: Device,
+    budget_seconds: float,
+    progress: Callable[[str, int, float], None] = lambda *_: None,
+    together: Together = ALONE,
+) -> Warmup:
+    """Run and time steps until they are steady or the budget is spent."""
+    seconds: list[float] = []
+    settled_at = 0
+    state = device.state()
+    started = device.now()
+    while True:
+        progress("warm-up", len(seconds), device.now() - started)
+        before = device.now()
+        run()
+        device.wait()  # the CPU waits here: warm-up steps are timed one by one
+        seconds.append(device.now() - before)
+        if len(seconds) == 1:
+            device.learn(run)  # a second step: optimizers have made their state in the first
+        if (now := device.state()) != state:
+            state, settled_at = now, len(seconds)
+        if together.first(is_steady(seconds[settled_at:])):
+            return Warmup(len(seconds))
+        is_spent = device.now() - started >= budget_seconds and len(seconds) >= _MIN_STEPS
+        if together.first(is_spent):
+            return Warmup(len(seconds), (f"not steady after {len(seconds)} warm-up steps",))
+
+
+def is_steady(seconds: Sequence[float]) -> bool:
+    """Return whether the last steps are no faster than those before them."""
+    if len(seconds) < _MIN_STEPS:
+        return False
+    span = 2 if seconds[-1] >= _SLOW_STEP_SECONDS else 5
+    if len(seconds) < 2 * span:
+        return False
+    later, earlier = median(seconds[-span:]), median(seconds[-2 * span : -span])
+    return later >= (1 - _STILL_FASTER) * earlier
 
 
 def measure_step(
     step: Callable[[], Any], device: Device, plan: Plan, samples_per_step: int, name: str = ""
 ) -> Reading:
-    """Measure a callable that takes nothing and does one training step."""
-    with quiet_garbage():
+    """Measure a callable without arguments that does one training step."""
+    with gc_paused():
         warmup = warm_up(step, device, plan.max_seconds, plan.progress, plan.together)
         timing = run_window(step, device, plan)
-        seen = device.inspect(step, median(timing.step_seconds))
+        insight = device.inspect(step, median(timing.step_seconds))
+        counted = device.counted(step)
     samples = samples_per_step * len(timing.step_seconds)
-    return read(timing, warmup, device, kind="step", name=name, samples=samples, seen=seen)
-
-
-def measure_loop(
-    loader: Iterable[Any],
-    step: Callable[[Any], Any],
-    device: Device,
-    plan: Plan,
-    *,
-    samples: int | Callable[[Any], int] | None,
-    name: str = "",
-) -> Reading:
-    """Measure a training loop; the time blocked in the loader is accounted apart."""
-    feed = Feed(loader, device.now, samples)
-
-    def run() -> None:
-        step(feed.next())
-
-    facts = LoaderFacts.from_loader(loader)
-    with quiet_garbage():
-        watch = LoaderWatch(loader)
-        warmup = warm_up(run, device, plan.max_seconds, plan.progress, plan.together)
-        # These batches were prepared while the warm-up ran: they come free and hide a slow loader.
-        for _ in range(facts.prefetched):
-            run()
-        device.wait()
-        feed.reset()
-        watch.begin()
-        longer = Plan(
-            plan.min_seconds,
-            plan.max_seconds,
-            max(plan.min_steps, 5 * facts.prefetched),
-            plan.progress,
-            plan.together,
-        )
-        timing = run_window(run, device, longer)
-        waited = feed.waited_seconds / timing.wall_seconds if timing.wall_seconds > 0 else None
-        samples_seen = feed.samples  # before the inspection takes more batches
-        clues = watch.clues(feed, timing.wall_seconds)
-        batch = feed.next()
-
-        def resident() -> None:
-            step(again(batch))
-
-        seen = device.inspect(run, median(timing.step_seconds), resident)
-        if plan.together.any(waited is not None and waited >= WORTH_A_LOOK):
-            clues |= {**sample_clues(loader), **_without_waiting(resident, device, longer)}
-    shares = with_data_wait(seen.shares, None if waited is None else min(waited, 1.0))
-    seen = replace(seen, shares=shares, clues={**seen.clues, **clues})
     return read(
-        timing,
-        warmup,
-        device,
-        kind="loop",
-        name=name,
-        samples=samples_seen,
-        data_wait=None if waited is None else min(waited, 1.0),
-        reported={"num_workers": float(facts.num_workers)},
-        seen=seen,
+        timing, warmup, device, kind="step", name=name, samples=samples, insight=insight, counted=counted
     )
-
-
-def _without_waiting(resident: Callable[[], Any], device: Device, plan: Plan) -> dict[str, Clue]:
-    """Run the step on one batch that is there: what it gains by that is the loader's share, proven."""
-    brief = Plan(
-        _RERUN_SHARE * plan.min_seconds,
-        _RERUN_SHARE * plan.max_seconds,
-        progress=plan.progress,
-        together=plan.together,
-    )
-    try:
-        resident()
-        device.wait()
-        timing = run_window(resident, device, brief)
-    except REFUSALS as error:
-        return {"resident_refusal": f"{type(error).__name__}: {error}"}
-    return {"resident_step_seconds": timing.wall_seconds / len(timing.step_seconds)}
 
 
 def run_window(run: Callable[[], Any], device: Device, plan: Plan) -> Timing:
-    """Run steps in one window until they are enough."""
-    enough = StopRule(device, plan)
+    """Run steps in one window until there are enough."""
+    stop_rule = StopRule(device, plan)
     window = device.start()  # the clock runs from here
     try:
         while True:
             run()
             window.mark()
-            if enough.after_step(window):
+            if stop_rule.after_step(window):
                 return window.stop()  # the clock ends here
     finally:
         window.close()
 
 
 class StopRule:
-    """Enough: as many steps and as long as planned, and either steady or out of time."""
+    """Decide when a window is long enough: after the planned minimum, once precise or out of time."""
 
     def __init__(self, device: Device, plan: Plan) -> None:
         self._device = device
@@ -152,7 +111,7 @@ class StopRule:
         self._next_check = float(plan.min_steps)
 
     def after_step(self, window: Window) -> bool:
-        """Count a step and tell whether it was the last; looks at the statistics now and then only."""
+        """Count a step and return whether it was the last; the statistics are only checked now and then."""
         self._steps += 1
         elapsed = self._device.now() - self._started
         self._plan.progress("measuring", self._steps, elapsed)
@@ -170,7 +129,7 @@ class StopRule:
         return error is not None and error <= _PRECISION
 
     def _agreed(self, window: Window, elapsed: float) -> bool:
-        """Let the first rank decide, at steps all ranks know beforehand: asking costs a step its time."""
+        """Let the first rank decide, at steps known to all ranks: each exchange costs time of a step."""
         if self._steps < self._next_check:
             return False
         self._next_check = self._steps * _CHECK_GROWTH
@@ -187,50 +146,56 @@ def read(
     kind: Kind,
     name: str,
     samples: int,
-    data_wait: float | None = None,
-    reported: dict[str, float] | None = None,
-    seen: Insight | None = None,
+    figures: Mapping[str, float] | None = None,
+    reported: Mapping[str, float] | None = None,
+    insight: Insight | None = None,
+    counted: Counted | None = None,
 ) -> Reading:
-    """Make a Reading of what the device saw."""
+    """Return the reading of a window; `figures` are those that only the caller knows."""
     if samples <= 0:
         raise UnusableStep(
             f"samples_per_step counted no sample in {len(timing.step_seconds)} batches; "
             "give the number of samples of a batch, samples_per_step=64"
         )
-    may_repeat = not getattr(device, "never_repeats", False)
-    seen = seen or Insight()
+    insight, counted = insight or Insight(), counted or Counted()
+    speed = {"samples_per_s": samples / timing.wall_seconds} if timing.wall_seconds > 0 else {}
     return Reading(
         name=name,
         kind=kind,
         device=device.name,
+        is_accelerator=device.is_accelerator,
         modelled=device.modelled,
+        origin=device.origin,
         steps=len(timing.step_seconds),
         warmup_steps=warmup.steps,
         samples=samples,
         wall_seconds=timing.wall_seconds,
         rounds=timing.step_seconds,
-        samples_per_s=samples / timing.wall_seconds if timing.wall_seconds > 0 else None,
-        step_seconds=median(timing.step_seconds),
-        utilization=timing.utilization,
-        utilization_swing=timing.utilization_swing,
-        idle_stretch_seconds=timing.idle_stretch_seconds,
-        kernel_busy=seen.figures.get("kernel_busy"),
-        peak_memory_bytes=timing.peak_memory_bytes,
-        data_wait=data_wait,
-        reported={**timing.reported, **(reported or {}), **seen.figures},
-        notes=(*timing.notes, *warmup.notes),
-        invalid=(*timing.invalid, *implausible(timing.step_seconds, may_repeat=may_repeat)),
+        figures={
+            **speed,
+            "step_time": median(timing.step_seconds),
+            **timing.figures,
+            **{name: value for name, value in insight.figures.items() if name in METRICS},
+            **counted.figures,
+            **(figures or {}),
+        },
+        reported={**timing.reported, **(reported or {}), **insight.figures, **counted.reported},
+        notes=(*timing.notes, *warmup.notes, *counted.notes),
+        invalid=(*timing.invalid, *implausible(timing.step_seconds, may_repeat=device.clock_repeats)),
         conditions=timing.conditions,
         series=timing.series,
         memory_series=timing.memory_series,
-        shares=seen.shares,
-        clues=seen.clues,
+        shares=insight.shares,
+        clues=insight.clues,
+        places=counted.places,
+        lines=counted.lines,
+        launched=counted.launched,
     )
 
 
 @contextmanager
-def quiet_garbage() -> Iterator[None]:
-    """Collect now, and not again while measuring."""
+def gc_paused() -> Iterator[None]:
+    """Collect garbage now, and not again while measuring."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -239,3 +204,14 @@ def quiet_garbage() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def implausible(steps: Sequence[float], *, may_repeat: bool) -> tuple[str, ...]:
+    """Return why step times are implausible; a coarse, scripted or modelled clock may repeat a time."""
+    if not steps or any(not math.isfinite(step) or step < 0 for step in steps):
+        return ("the clock returned a time that is not a number",)
+    if median(steps) == 0:
+        return ("the steps took no time at all: either they do nothing or the clock has stopped",)
+    if not may_repeat and len(steps) >= _ALIKE_STEPS and min(steps) == max(steps):
+        return (f"all {len(steps)} steps took exactly {steps[0]:g} s: no real clock does that",)
+    return ()

@@ -64,7 +64,7 @@ def test_a_limit_fails_the_test(run):
     """As with perf.loop."""
     ran = run("min_samples_per_s=1e12")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["samples/s * is below the * asked by the perf marker*"])
+    ran.stdout.fnmatch_lines(["samples/s * is below the * expected by the perf marker*"])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Blocks: nothing of before is charged to them, and their cost is what the kind of reading is judged by."""
+"""Blocks: earlier work does not count, and the cost is the figure that the kind of reading is judged by."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from perfsuite.measure.blocks import loop_block, pair_block, step_block
 
 
 def test_a_block_of_steps_is_timed_between_two_waits():
-    """Steps until the time is over, their mean as cost."""
+    """Run steps until the time is over; the cost is their mean."""
     device = ScriptedDevice()
     spent = step_block(lambda: device.spend(0.01), device)(0.025)
     assert (0.01, 0.03) == pytest.approx(spent)
@@ -29,7 +29,7 @@ def test_a_block_of_a_loop_costs_by_the_sample():
 
 
 def test_batches_that_lie_ready_are_not_counted():
-    """What a loader prepared while the other version ran comes free and is taken before the clock."""
+    """Batches prepared while the other version ran cost no waiting and are taken before the clock starts."""
 
     class Loader:
         num_workers, prefetch_factor = 2, 3

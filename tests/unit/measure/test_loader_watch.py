@@ -1,14 +1,14 @@
-"""What is noticed of a loader: its settings, what a sample costs, a slow one, workers' CPU time."""
+"""Clues about a loader: its settings, the cost of a sample, a slow sample, its workers' CPU time."""
 
 import pytest
 from torch.utils.data import DataLoader
 
-from perfsuite import host as usage
+from perfsuite import host
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.measure import loader_watch
-from perfsuite.measure.feed import Feed
-from perfsuite.measure.loader_watch import LoaderWatch, again, sample_clues
-from perfsuite.measure.step import Plan, measure_loop
+from perfsuite.measure.loader_watch import LoaderWatch, sample_clues, shallow_copy
+from perfsuite.measure.loop import Feed, measure_loop
+from perfsuite.measure.step import Plan
 from tests.unit.scripted_clock import Clock
 
 
@@ -16,24 +16,23 @@ from tests.unit.scripted_clock import Clock
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(loader_watch, "time", clock)
-    monkeypatch.setattr(usage, "time", clock)
-    monkeypatch.setattr(usage, "queued_seconds", lambda: clock.queued)
+    monkeypatch.setattr(host, "time", clock)
+    monkeypatch.setattr(host, "queued_seconds", lambda: clock.queued)
     return clock
 
 
 class Samples:
     """Each sample takes 1 ms, half of it computing; a slow one a second."""
 
-    def __init__(self, clock, slow=None, once=None):
-        self._clock, self._slow, self._once = clock, slow, once
+    def __init__(self, clock, slow=None, once=()):
+        self._clock, self._slow, self._once = clock, slow, set(once)
 
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
-        is_slow = index == self._slow or index == self._once
-        if index == self._once:
-            self._once = None
+        is_slow = index == self._slow or index in self._once
+        self._once.discard(index)
         self._clock.wall += 1.0 if is_slow else 0.001
         self._clock.cpu += 0.0005
         return 0.0
@@ -45,21 +44,23 @@ def clues(data):
 
 def test_samples_are_timed_here_where_no_worker_hides_them(clock):
     """What a batch costs one process, and how much of it is computing."""
-    told = clues(Samples(clock))
-    assert pytest.approx(0.008) == told["batch_seconds"]
-    assert pytest.approx(0.5) == told["sample_cpu_share"]
-    assert 64 == told["samples_timed"]
-    assert pytest.approx(1 / 64) == told["slowest_sample_share"]
+    timed = clues(Samples(clock))
+    assert pytest.approx(0.008) == timed["batch_seconds"]
+    assert pytest.approx(0.5) == timed["sample_cpu_share"]
+    assert 64 == timed["samples_timed"]
+    assert pytest.approx(1 / 64) == timed["slowest_sample_share"]
 
 
 def test_a_sample_that_is_slow_again_is_slow_and_one_that_is_not_was_disturbed(clock):
-    """Another process's turn must not be taken for a slow sample."""
+    """A disturbance by another process must not look like a slow sample."""
     assert clues(Samples(clock, slow=5))["slowest_sample_share"] > 0.9
-    assert clues(Samples(clock, once=5))["slowest_sample_share"] < 0.2
+    assert clues(Samples(clock, once={5}))["slowest_sample_share"] < 0.2
+    assert clues(Samples(clock, once={1, 5, 7}))["slowest_sample_share"] < 0.2
+    assert clues(Samples(clock, slow=6, once={1, 5}))["slowest_sample_share"] > 0.9
 
 
 def test_time_without_a_core_is_not_taken_for_a_wait(clock):
-    """On a crowded machine computing takes longer, and is still computing."""
+    """On a busy machine computing takes longer, but it is still computing."""
 
     class Crowded(Samples):
         def __getitem__(self, index):
@@ -71,13 +72,13 @@ def test_time_without_a_core_is_not_taken_for_a_wait(clock):
 
 
 def test_what_the_look_itself_takes_is_not_taken_for_a_wait(clock, monkeypatch):
-    """The system's answer takes longer than a short sample."""
+    """Reading the system's counters takes longer than a short sample."""
 
     def asked():
         clock.wall += 0.1
         return 0.0
 
-    monkeypatch.setattr(usage, "queued_seconds", asked)
+    monkeypatch.setattr(host, "queued_seconds", asked)
     assert pytest.approx(0.5) == clues(Samples(clock))["sample_cpu_share"]
 
 
@@ -106,22 +107,22 @@ def test_waits_for_the_first_batches_of_epochs_are_told_apart():
     feed = Feed(loader, device.now, len)
     for _ in range(8):
         feed.next()
-    told = LoaderWatch(loader).clues(feed, 2.4)
-    assert (2.0, 4.0) == (told["epochs"], told["epoch_steps"])
-    assert pytest.approx(0.75) == told["epoch_wait_share"]
-    assert pytest.approx(1.2) == told["epoch_seconds"]
+    waits = LoaderWatch(loader).clues(feed, 2.4)
+    assert (2.0, 4.0) == (waits["epochs"], waits["epoch_steps"])
+    assert pytest.approx(0.75) == waits["epoch_wait_share"]
+    assert pytest.approx(1.2) == waits["epoch_seconds"]
 
 
 def test_a_step_that_takes_its_batch_apart_can_be_given_it_again():
-    """A dict that loses a key is a copy's."""
+    """Removing a key changes the copy, not the batch."""
     batch = {"a": 1}
-    again(batch).pop("a")
+    shallow_copy(batch).pop("a")
     assert {"a": 1} == batch
 
 
 @pytest.mark.parametrize(("refuses", "clue"), [(False, "resident_step_seconds"), (True, "resident_refusal")])
 def test_a_starved_loop_is_run_again_on_one_batch(refuses, clue):
-    """What it then takes is the proof; a step that refuses the same batch leaves a reason instead."""
+    """The time of the rerun is the proof; a step that raises on the same batch leaves the reason instead."""
     device = ScriptedDevice()
     seen = set()
 
@@ -147,7 +148,7 @@ def test_a_starved_loop_is_run_again_on_one_batch(refuses, clue):
 
 
 def test_a_loop_that_does_not_wait_is_not_run_again():
-    """Nothing is suspected, so nothing is spent on proving it."""
+    """Without a suspicion no time is spent on a rerun."""
     device = ScriptedDevice()
 
     class Loader:

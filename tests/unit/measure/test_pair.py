@@ -34,7 +34,7 @@ def compare(device, slow=0.02, fast=0.01, results=(1.0, 1.0), read=None, order=N
 
 
 def test_the_speed_up_is_the_ratio_of_the_pairs():
-    """Twice as fast is 2.00×, and the reading's own figures are those of the faster arm."""
+    """Twice as fast is 2.00×, and the reading's figures are those of the faster variant."""
     reading = compare(ScriptedDevice())
     assert 2.0 == pytest.approx(reading.speedup)
     assert 4 / 0.01 == pytest.approx(reading.samples_per_s)
@@ -43,7 +43,7 @@ def test_the_speed_up_is_the_ratio_of_the_pairs():
 
 
 def test_the_order_alternates_from_pair_to_pair():
-    """Neither arm is always the one that runs with warm caches."""
+    """Neither variant always runs with warm caches."""
     order = []
     compare(ScriptedDevice(), order=order)
     text = "".join(order)
@@ -51,7 +51,7 @@ def test_the_order_alternates_from_pair_to_pair():
 
 
 def test_drift_of_the_machine_hits_both_arms_alike():
-    """A machine that gets ten times slower half-way leaves the ratio alone."""
+    """A machine that gets ten times slower half-way does not change the ratio."""
     device = ScriptedDevice()
     drift = itertools.count()
 
@@ -63,7 +63,7 @@ def test_drift_of_the_machine_hits_both_arms_alike():
 
 
 def test_noise_widens_the_interval_and_keeps_the_middle():
-    """The interval holds the truth and says how little is known."""
+    """The interval contains the true ratio and shows how little is known."""
     device = ScriptedDevice()
     reading = compare(device, slow=itertools.cycle([0.02, 0.03, 0.016, 0.024, 0.02, 0.05, 0.02]))
     assert reading.speedup_low < 2.0 < reading.speedup_high or math.isclose(2.0, reading.speedup_low)
@@ -92,7 +92,7 @@ def test_results_of_different_size_are_refused():
 
 
 def test_the_host_waits_around_every_step_of_a_pair():
-    """On an accelerator no arm hides behind the work the other one queued."""
+    """On an accelerator no variant hides behind work the other one queued."""
     device = ScriptedDevice()
     measure_pair(
         lambda: (device.spend(0.01), device.events.append("A")),
@@ -110,7 +110,7 @@ def test_the_host_waits_around_every_step_of_a_pair():
     [(False, 5.0, 0.5), (True, 1.0, 2.5), (True, 5.0, 2.5), (True, 20.0, 20.0)],
 )
 def test_an_arm_runs_alone_as_long_as_its_utilization_takes(is_accelerator, asked, alone):
-    """A driver renews it every sixth of a second, or every second: who asks for longer gets it."""
+    """A driver updates it every sixth of a second, or every second: a longer requested time is used."""
     device = ScriptedDevice()
     device.is_accelerator, device.min_seconds = is_accelerator, 5.0
     assert alone == pytest.approx(_alone_seconds(device, Plan(asked, 30.0)))

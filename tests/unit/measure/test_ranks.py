@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from perfsuite.diagnose.diagnosis import diagnose
 from perfsuite.measure.ranks import join
-from perfsuite.records import Reading
 from perfsuite.report.ranks import summary
+from tests.readings import make_reading
 
 
 def reading(**figures):
@@ -16,7 +16,7 @@ def reading(**figures):
         "wall_seconds": 1.0, "rounds": (0.1,) * 10, "samples_per_s": 80.0, "step_seconds": 0.1,
         "utilization": 0.8, "peak_memory_bytes": 100.0,
     }  # fmt: skip
-    return Reading(**{**given_, **figures})
+    return make_reading(**{**given_, **figures})
 
 
 def waiting(share, **figures):
@@ -40,12 +40,12 @@ def test_samples_add_up_over_the_slowest_ranks_time():
     ],
 )
 def test_a_limit_on_the_whole_holds_for_the_worst_rank(field, values, expected):
-    """Whoever is slowest, fullest or idlest."""
+    """Of the slowest, fullest or idlest rank."""
     assert expected == getattr(join([reading(**{field: value}) for value in values]), field)
 
 
 def test_skew_is_told_by_own_work_not_by_step_times():
-    """Steps are equally long on all ranks, for the fast ones wait: 25 against 100 ms of work is 75 %."""
+    """Steps are equally long on all ranks, because the fast ones wait: 25 against 100 ms of work is 75 %."""
     joint = join([waiting(0.75), waiting(0.0)])
     assert pytest.approx(0.75) == joint.rank_skew
     assert 1.0 == joint.clues["slowest_rank"]
@@ -59,19 +59,19 @@ def test_skew_is_a_share(shares):
 
 
 def test_notes_say_whose_they_are_unless_all_say_them():
-    """Once what is common, with the rank what is not."""
+    """Common texts appear once, the others with their rank."""
     joint = join([reading(notes=("alike",)), reading(notes=("alike", "mine"))])
     assert ("alike", "rank 1: mine") == joint.notes
 
 
 def test_a_straggler_is_named_with_what_sets_it_apart():
-    """By its loader, its cores, its clock, or else by its own work."""
+    """By its loader, its cores, its clock, or otherwise by its own work."""
     slow_loader = join([waiting(0.5, data_wait=0.0, kind="loop"), waiting(0.0, data_wait=0.4, kind="loop")])
     assert (
         "rank 1 of 2, which waits for its loader 40.0 % of the time" in diagnose(slow_loader).causes[0].title
     )
     kept_away = join([waiting(0.5), waiting(0.0, reported={"queued_seconds": 0.3})])
-    assert "which was kept from a core 30.0 % of the time" in diagnose(kept_away).likely.title
+    assert "which waited for a core 30.0 % of the time" in diagnose(kept_away).likely.title
     clocks = {"reported": {"sm_clock_mhz": 900.0}}, {"reported": {"sm_clock_mhz": 1700.0}}
     throttled = join([waiting(0.0, **clocks[0]), waiting(0.5, **clocks[1])])
     assert "rank 0 of 2, whose card runs at 900 MHz (the others at 1700)" in diagnose(throttled).likely.title
@@ -104,7 +104,7 @@ def test_modelled_cards_are_communication_bound_by_their_own_figures():
 
 
 def test_loaders_that_share_too_few_cores_get_a_number_for_each_rank():
-    """Two ranks with four workers each on four cores: one worker each beside the rank itself."""
+    """Two ranks with four workers each on four cores: one worker for each rank."""
     clues = {"num_workers": 4.0, "cores": 4.0, "collective_exposed_share": 0.0}
     joint = join([reading(kind="loop", data_wait=0.3, clues=clues) for _ in range(2)])
     likely = diagnose(joint).likely

@@ -1,4 +1,4 @@
-"""A loop run by somebody else: warm-up, skipped batches, window, end; on scripted time."""
+"""A loop run by a framework: warm-up, skipped batches, window, end; on scripted time."""
 
 import pytest
 
@@ -18,10 +18,10 @@ class Loader:
 def train(recorder, device, steps, *, wait=0.03, step=0.01):
     """Run steps as a framework would."""
     recorder.begin_epoch()
-    recorder.ask()
+    recorder.request_batch()
     for _ in range(steps):
         device.spend(wait)
-        recorder.receive([0] * 4)
+        recorder.receive_batch([0] * 4)
         device.spend(step)
         recorder.step_done()
         if recorder.is_done:
@@ -47,7 +47,7 @@ def test_samples_steps_and_the_wait_for_data_are_counted():
 
 
 def test_batches_that_lie_ready_are_skipped_and_the_window_is_long_enough():
-    """Two workers, two ahead: four batches come free, and five times as many are measured."""
+    """Two workers with two batches each: four batches are skipped, and five times as many measured."""
     device, kept = ScriptedDevice(), []
     recorder = recorder_of(device, kept, min_seconds=0.0)
     recorder.begin(Loader())
@@ -60,7 +60,7 @@ def test_batches_that_lie_ready_are_skipped_and_the_window_is_long_enough():
 
 
 def test_a_training_that_ends_early_is_kept_if_it_was_measured():
-    """What there is counts; nothing at all is an error that says what to do."""
+    """A short window still counts; none at all is an error that says what to do."""
     device, kept = ScriptedDevice(), []
     recorder = recorder_of(device, kept, min_seconds=100, max_seconds=100)
     recorder.begin(object())

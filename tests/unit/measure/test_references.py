@@ -1,19 +1,18 @@
-"""Steps beside references: the ratio forgets the machine's speed, and the steadiest clock judges."""
+"""Steps in turns with references: the ratio ignores the machine's speed, and the steadiest timing judges."""
 
 import itertools
 
 import pytest
 
 from perfsuite.collect.limits import SecondStage, timing_limits
-from perfsuite.devices.cpu import CpuDevice
-from perfsuite.devices.reference import references
+from perfsuite.devices.cpu import CpuDevice, references
 from perfsuite.devices.scripted import ScriptedDevice
-from perfsuite.measure.references import measure_beside
+from perfsuite.measure.references import measure_in_rounds
 from perfsuite.records import Settings
 
 
 def relative(speeds, step=0.02, hiccups=()):
-    """Measure a step of so many seconds beside a reference of 1 ms, on a machine whose speed changes."""
+    """Measure a step in turns with a reference of 1 ms, on a machine whose speed changes."""
     device, speed, number = ScriptedDevice(), itertools.cycle(speeds), itertools.count()
     now = {"speed": next(speed)}
 
@@ -24,7 +23,7 @@ def relative(speeds, step=0.02, hiccups=()):
     def reference():
         device.spend(0.001 * now["speed"])
 
-    return measure_beside(run, {"step_in_tiny_ops": reference}, device, 3.0)["step_in_tiny_ops"]
+    return measure_in_rounds(run, {"step_in_tiny_ops": reference}, device, 3.0)["step_in_tiny_ops"]
 
 
 def test_a_step_is_told_in_rounds_of_the_reference():
@@ -64,7 +63,7 @@ def test_the_cpu_brings_three_references():
     ],
 )
 def test_a_step_is_judged_by_seconds_unless_a_reference_is_clearly_steadier(plain, tiny, expected):
-    """One clock judges, never two."""
+    """One timing judges, never two."""
     sessions = {"step_time": plain, "step_in_tiny_ops": tiny, "samples_per_s": plain}
     limits = timing_limits(sessions, Settings(), SecondStage(5))
     judged = [limit.metric.name for limit in limits if "step" in limit.metric.gated_kinds]

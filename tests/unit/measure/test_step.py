@@ -8,7 +8,8 @@ import pytest
 
 from perfsuite.devices.scripted import ScriptedDevice
 from perfsuite.errors import UnusableStep
-from perfsuite.measure.step import Plan, measure_loop, measure_step
+from perfsuite.measure.loop import measure_loop
+from perfsuite.measure.step import Plan, measure_step
 
 BRIEF = Plan(min_seconds=0.0, max_seconds=10.0)
 
@@ -48,7 +49,7 @@ def test_steady_steps_stop_early_and_noisy_ones_use_the_budget():
 
 
 def test_the_minimum_time_is_kept():
-    """Steady or not, a window is at least as long as asked."""
+    """Steady or not, a window is at least as long as planned."""
     device = ScriptedDevice()
     assert 3.0 <= measure_step(lambda: device.spend(0.01), device, Plan(3.0, 10.0), 1).wall_seconds < 3.5
 
@@ -60,7 +61,7 @@ def test_a_step_slower_than_the_budget_is_measured_once():
 
 
 class Loader:
-    """Hand out batches of 8 from a scripted clock; the first ones after a pause come free."""
+    """Hand out batches of 8 on a scripted clock; the first ones after a pause cost no waiting."""
 
     def __init__(self, device, wait, epoch=50, workers=0, ahead=0):
         self.device, self.wait, self.epoch = device, wait, epoch
@@ -111,7 +112,7 @@ def test_an_empty_loader_is_refused():
 
 
 def test_an_iterator_that_ends_is_refused():
-    """A generator cannot be begun again; the message asks for the loader."""
+    """A generator cannot be restarted; the message says to pass the loader."""
     device = ScriptedDevice()
     batches = iter([1, 2, 3])
     with pytest.raises(UnusableStep, match="not an iterator"):
@@ -148,7 +149,7 @@ class Number:
 
 @pytest.mark.parametrize("counted", [8, 8.0, Number(8), Number(8.0)])
 def test_samples_may_be_counted_by_a_function(counted):
-    """In whatever kind of number; the reading has a plain one."""
+    """Any integer type is accepted; the reading has an int."""
     device = ScriptedDevice()
     reading = measure_loop(
         Loader(device, 0.0), lambda batch: device.spend(1.0), device, BRIEF, samples=lambda _: counted
@@ -168,7 +169,7 @@ def test_a_function_that_counts_no_samples_is_refused(counted):
 
 
 def test_a_loop_without_a_single_sample_is_refused():
-    """A rate of nothing is no rate."""
+    """Without samples there is no rate."""
     device = ScriptedDevice()
     with pytest.raises(UnusableStep, match="counted no sample in"):
         measure_loop(Loader(device, 0.0), lambda batch: device.spend(1.0), device, BRIEF, samples=lambda _: 0)
@@ -177,26 +178,26 @@ def test_a_loop_without_a_single_sample_is_refused():
 def test_garbage_collection_is_quiet_while_measuring_and_back_after_an_error():
     """The collector is off inside, on after, whatever happens."""
     device = ScriptedDevice()
-    seen = []
+    enabled = []
 
     def step():
-        seen.append(gc.isenabled())
+        enabled.append(gc.isenabled())
         device.spend(0.1)
-        if len(seen) == 15:
+        if len(enabled) == 15:
             raise RuntimeError("step failed")
 
     with pytest.raises(RuntimeError, match="step failed"):
         measure_step(step, device, BRIEF, 1)
-    assert {False} == set(seen)
+    assert {False} == set(enabled)
     assert gc.isenabled()
 
 
-def test_progress_is_told_by_phase():
-    """Whoever watches hears of warm-up and measuring with the number of steps."""
+def test_progress_is_reported_by_phase():
+    """Progress reports warm-up and measuring with the number of steps."""
     device = ScriptedDevice()
-    told = []
+    reports = []
     measure_step(
-        lambda: device.spend(0.01), device, Plan(0.0, 1.0, progress=lambda *news: told.append(news)), 1
+        lambda: device.spend(0.01), device, Plan(0.0, 1.0, progress=lambda *report: reports.append(report)), 1
     )
-    assert ("warm-up", 0, 0.0) == told[0]
-    assert "measuring" == told[-1][0]
+    assert ("warm-up", 0, 0.0) == reports[0]
+    assert "measuring" == reports[-1][0]

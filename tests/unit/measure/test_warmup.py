@@ -3,7 +3,7 @@
 import pytest
 
 from perfsuite.devices.scripted import ScriptedDevice
-from perfsuite.measure.warmup import is_steady, warm_up
+from perfsuite.measure.step import is_steady, warm_up
 
 
 def warm(seconds, states=(), budget=1e9):
