@@ -15,9 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.trainings import Size, Step, lstm, social_xlstm, transformer
-from perfsuite.devices.model.calibrate import calibrate_cpu, events_of
-from perfsuite.devices.model.cards import Card
-from perfsuite.devices.model.timeline import Timeline
+from perfsuite.devices.model import Card, Timeline, calibrate_cpu, events_of
 
 GOAL = 0.25
 SMALL, MEDIUM = Size(detectors=6, windows=4), Size(detectors=20, windows=4)

@@ -16,9 +16,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.trainings import Size, social_xlstm
-from perfsuite.devices.model.device import open_model
-from perfsuite.devices.model.measurer import model_step
-from perfsuite.records import Reading
+from perfsuite import Plan, Reading, open_device
 
 VARIANTS = {"per_vd": "one encoder per detector, in a loop", "shared": "one shared encoder"}
 GOAL_SECONDS, GOAL_BYTES = 120, 6e9
@@ -26,11 +24,11 @@ GOAL_SECONDS, GOAL_BYTES = 120, 6e9
 
 def count(encoder: str, size: Size, card: str = "a10") -> Reading:
     """Count and predict one training step on a modelled card."""
-    device = open_model(card, Path(__file__).parents[1])
+    device = open_device(f"model:{card}", Path(__file__).parents[1])
     device.begin_test()
     try:
         step = social_xlstm(encoder, size, device.torch_name)
-        return model_step(step, device, lambda *_: None, size.windows)
+        return device.measurer(Plan()).step(step, samples_per_step=size.windows, name="step")
     finally:
         device.end_test()
 

@@ -10,10 +10,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfsuite.devices.kernels import Family, Kernel
-from perfsuite.devices.model.cards import Card, load_cards
-from perfsuite.devices.model.fitting import Row, errors, fit_corrections, fit_rules
-from perfsuite.devices.model.roofline import seconds, sheet_seconds
+from perfsuite.devices import Kernel, KernelKind
+from perfsuite.devices.model import (
+    Card,
+    Row,
+    errors,
+    fit_corrections,
+    fit_rules,
+    load_cards,
+    seconds,
+    sheet_seconds,
+)
 
 GROUPS = {
     "linear": ("linear",),
@@ -22,14 +29,19 @@ GROUPS = {
     "softmax": ("softmax",),
     "layer norm": ("ln",),
 }
-FAMILIES = {"softmax": Family.SOFTMAX, "ln": Family.LAYER_NORM, "linear": Family.LINEAR, "bmm": Family.BMM}
+KINDS = {
+    "softmax": KernelKind.SOFTMAX,
+    "ln": KernelKind.LAYER_NORM,
+    "linear": KernelKind.LINEAR,
+    "bmm": KernelKind.BMM,
+}
 
 
 def product(row: dict[str, str]) -> Row:
     b, m, n, k = (int(row[name]) for name in "bmnk")
     kernel = Kernel(
         row["op"],
-        FAMILIES[row["op"]],
+        KINDS[row["op"]],
         2.0 * b * m * n * k,
         4 * b * (m * k + k * n),
         4 * b * m * n,
@@ -43,11 +55,11 @@ def product(row: dict[str, str]) -> Row:
 def vector(row: dict[str, str]) -> Row:
     rows, width = int(row["rows"]), int(row["width"])
     inputs = 2 if row["op"] in ("add", "mul", "div", "pow") else 1
-    family = FAMILIES.get(row["op"], Family.ELEMENTWISE)
-    problem = (1, rows, width, 0) if family is not Family.ELEMENTWISE else (1, 0, 0, 0)
+    kind = KINDS.get(row["op"], KernelKind.ELEMENTWISE)
+    problem = (1, rows, width, 0) if kind is not KernelKind.ELEMENTWISE else (1, 0, 0, 0)
     size = 4 * rows * width
     return Row(
-        Kernel(row["op"], family, rows * width, inputs * size, size, "float32", 1, problem),
+        Kernel(row["op"], kind, rows * width, inputs * size, size, "float32", 1, problem),
         float(row["latency_ms"]) / 1e3,
     )
 

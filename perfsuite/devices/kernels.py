@@ -1,4 +1,4 @@
-"""What is known of one kernel launch, and what a step is made of; plain records without torch."""
+"""A kernel launch and the other events of a step; plain records without torch."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,8 +7,8 @@ from typing import Literal
 from perfsuite.devices.code_lines import UNKNOWN, Place
 
 
-class Family(Enum):
-    """Which cost rule a kernel follows."""
+class KernelKind(Enum):
+    """The cost rule a kernel follows."""
 
     LINEAR = "linear"  # one matrix product
     BMM = "bmm"  # a batch of them
@@ -20,7 +20,7 @@ class Family(Enum):
     SOFTMAX = "softmax"
     LAYER_NORM = "layer norm"
     MULTI_TENSOR = "multi-tensor"  # foreach and fused optimizers
-    BYTES = "bytes only"  # an operator without a rule of its own
+    BYTES = "bytes only"  # an operator without a rule
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Kernel:
     """One operator's work on the device."""
 
     op: str
-    family: Family
+    kind: KernelKind
     flops: float
     read_bytes: int
     written_bytes: int
@@ -40,10 +40,17 @@ class Kernel:
         0,
         0,
     )  # batch, m, n, k of a product; 1, rows, width, 0 of a row op
+    copies: int = 0  # within the card, beside its kernels or in their place
+    scratch_bytes: int = 0  # memory it takes and returns itself
+
+    @property
+    def commands(self) -> int:
+        """Return what the host gives the card for it."""
+        return self.launches + self.copies
 
     @property
     def moved_bytes(self) -> int:
-        """Return what the kernel reads and writes."""
+        """Return the bytes the kernel reads and writes."""
         return self.read_bytes + self.written_bytes
 
 
@@ -65,7 +72,7 @@ class Sync:
 
 @dataclass(frozen=True)
 class Copy:
-    """Bytes over the bus."""
+    """A copy over the bus."""
 
     direction: Literal["h2d", "d2h"]
     size_bytes: int
@@ -76,7 +83,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class HostWork:
-    """An operator on tensors of the host: costs the host time and launches nothing."""
+    """An operator on host tensors: costs host time and launches nothing."""
 
     op: str
     size_bytes: int
@@ -85,14 +92,14 @@ class HostWork:
 
 @dataclass(frozen=True)
 class OptimizerMark:
-    """An optimizer's step begins or ends here; it costs nothing."""
+    """The begin or end of an optimizer step; costs nothing."""
 
     is_begin: bool
 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A parameter has its gradient; noted where several cards are modelled, and costs nothing."""
+    """A parameter's gradient is ready; recorded where several cards are modelled, and costs nothing."""
 
     parameter: int
     size_bytes: int
@@ -108,9 +115,9 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Reduced:
-    """What comes next on the device needs every bucket sent so far."""
+    """The following work on the device needs every bucket sent so far."""
 
 
 REDUCED = Reduced()
-VIEW = HostWork("view", 0, UNKNOWN)  # launches nothing, yet the host has to make it
+VIEW = HostWork("view", 0, UNKNOWN)  # launches nothing, but costs the host time
 Event = Launch | Sync | Copy | HostWork | OptimizerMark | Gradient | Reduce | Reduced

@@ -1,39 +1,99 @@
-"""Measure some operators on the device at hand and describe it as a card the model can use."""
+"""Measure operators on this machine's device and describe it as a card the model can use."""
 
+import json
 import math
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from perfsuite.cpu_name import cpu_name
 from perfsuite.devices.cuda.device import open_cuda
 from perfsuite.devices.kernels import VIEW, Event, Kernel, Launch
 from perfsuite.devices.model import workloads
-from perfsuite.devices.model.cards import Card, find_card
+from perfsuite.devices.model.cards import PROJECT_FILE, Card, find_card
 from perfsuite.devices.model.fitting import Row, fit_corrections
 from perfsuite.devices.model.roofline import RULES, product_class, seconds
 from perfsuite.devices.model.timeline import VIEW_SHARE, Timeline
 from perfsuite.devices.model.watcher import Watcher
 from perfsuite.devices.model.window import ModelWindow
 from perfsuite.errors import DeviceMissing
+from perfsuite.host import cpu_name
 
-_BATCH_SECONDS = 4e-3  # short calls are timed many at once
+_BATCH_SECONDS = 4e-3  # short calls are timed in batches
 _BATCHES = 7
 _ROUNDS = 300
 _TINY, _REAL = (2, 16, 12), (256, 128, 12)  # rows, width and steps of a training
 _KEPT = 24  # results alive at once
-_PASSES = 3  # over all operators: a busy moment of the machine hits each of them once
+_PASSES = 3  # over all operators: a busy moment of the machine hits each operator at most once
+
+
+def render(card: Card) -> str:
+    """Return a card as a TOML table."""
+    lines = [f"[{_key(card.name)}]"]
+    tables: list[str] = []
+    for item in fields(card):
+        value = getattr(card, item.name)
+        if item.name == "name" or value is None or value == item.default:
+            continue
+        if isinstance(value, dict):
+            if value:
+                tables.append(f"\n[{_key(card.name)}.{item.name}]")
+                tables += [f"{_key(key)} = {_value(entry)}" for key, entry in sorted(value.items())]
+        else:
+            lines.append(f"{item.name} = {_value(value)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _key(text: str) -> str:
+    return json.dumps(text)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(_value(entry) for entry in value)}]"
+    return (
+        json.dumps(value, ensure_ascii=False)
+        if isinstance(value, str)
+        else f"{value:.6g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+def write(card: Card, root: Path) -> Path:
+    """Add or replace a card in the project's file."""
+    path = root / PROJECT_FILE
+    try:
+        text = path.read_text("utf-8") if path.exists() else ""
+        path.write_text(_without(text, card.name) + render(card), "utf-8")
+    except OSError as error:
+        raise DeviceMissing(f"{path} was not written: {error.strerror}") from None
+    return path
+
+
+def _without(text: str, name: str) -> str:
+    """Return the file's text without an older entry of that name."""
+    kept, is_old = [], False
+    for line in text.splitlines(keepends=True):
+        if line.startswith("["):
+            head = line.strip().strip("[]").split(".")[0].strip('"')
+            is_old = head == name
+        if not is_old:
+            kept.append(line)
+    body = "".join(kept).rstrip("\n")
+    return f"{body}\n\n" if body else ""
 
 
 def calibrate_cpu(name: str) -> Card:
-    """Return this processor as a card, with what torch runs on it now: its threads."""
+    """Return this processor as a card, with torch's current number of threads."""
     card = Card(
         name=name,
         title=f"{cpu_name()} ({torch.get_num_threads()} threads)",
@@ -53,7 +113,7 @@ def calibrate_cpu(name: str) -> Card:
 
 
 def calibrate_cuda(sheet: Card, name: str, index: int) -> Card:
-    """Return a card's sheet corrected by what this card does."""
+    """Return a card's sheet, corrected by measurements on this card."""
     device = torch.device("cuda", index)
 
     def wait() -> None:
@@ -70,10 +130,10 @@ def calibrate_cuda(sheet: Card, name: str, index: int) -> Card:
 
 
 def usual_seconds(call: Callable[[], Any], wait: Callable[[], None]) -> float:
-    """Return the median time of a call: the best one would promise what no whole step keeps."""
-    # On one thread its own clock stands still while another process has the core.
+    """Return the median time of a call: the minimum would promise what no whole step reaches."""
+    # With a single thread, its CPU clock stands still while another process has the core.
     clock = time.thread_time if torch.get_num_threads() == 1 and wait is _nothing else time.perf_counter
-    kept: deque[Any] = deque([call()], maxlen=_KEPT)  # a training keeps its results: memory is not warm
+    kept: deque[Any] = deque([call()], maxlen=_KEPT)  # a training keeps its results: its memory is cold
     wait()
     count, times = 1, []
     for _ in range(_BATCHES):
@@ -87,28 +147,28 @@ def usual_seconds(call: Callable[[], Any], wait: Callable[[], None]) -> float:
 
 
 def _nothing() -> None:
-    """Wait for nothing: CPU work is over when the call returns."""
+    """Return at once: CPU work is finished when the call returns."""
 
 
 def _watched_calls(device: Any) -> list[tuple[Kernel, Callable[[], Any]]]:
-    """Return every call with the kernel it becomes, as the model will see it."""
-    found = []
+    """Return every call with the kernel that the model makes of it."""
+    watched = []
     calls = [call for _, call in workloads.products(device)] + list(workloads.row_calls(device))
     for call in calls:
         kernels = kernels_of(call)
         if kernels:
-            # A call may make its own arguments; the last kernel is the one that was meant.
-            found.append((kernels[-1], call))
-    return found
+            # A call may create its arguments; the last kernel is the one to measure.
+            watched.append((kernels[-1], call))
+    return watched
 
 
 def kernels_of(call: Callable[[], Any]) -> list[Kernel]:
-    """Return the kernels of one call."""
+    """Return the kernels of a call."""
     return [event.kernel for event in events_of(call) if isinstance(event, Launch)]
 
 
 def events_of(call: Callable[[], Any]) -> Sequence[Event]:
-    """Return what one call does."""
+    """Return the events of a call."""
     watcher = Watcher(Path.cwd())
     with watcher:
         window = ModelWindow(watcher, Card("", "", 1e9, 1e9, 1, 1e12, ""))
@@ -119,7 +179,7 @@ def events_of(call: Callable[[], Any]) -> Sequence[Event]:
 
 
 def _curves(device: Any, wait: Callable[[], None]) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Return operator → (size, seconds) at the measured sizes."""
+    """Return operator → (size, seconds) for the measured sizes."""
     points: dict[str, dict[float, list[float]]] = {}
     for _ in range(_PASSES):
         for call in workloads.row_calls(device):
@@ -127,13 +187,13 @@ def _curves(device: Any, wait: Callable[[], None]) -> dict[str, tuple[tuple[floa
             size = kernel.flops or float(kernel.moved_bytes)
             points.setdefault(kernel.op, {}).setdefault(size, []).append(usual_seconds(call, wait))
     return {
-        op: tuple((size, statistics.median(times)) for size, times in sorted(found.items()))
-        for op, found in points.items()
+        op: tuple((size, statistics.median(times)) for size, times in sorted(sizes.items()))
+        for op, sizes in points.items()
     }
 
 
 def _product_costs(device: Any, wait: Callable[[], None]) -> dict[str, tuple[float, ...]]:
-    """Return class → what a product costs: once, per item of the batch, per FLOP, per byte."""
+    """Return class → the costs of a product: once, per item of the batch, per FLOP, per byte."""
     parts: dict[str, list[list[float]]] = {}
     times: dict[str, list[float]] = {}
     for (batch, m, n, k), call in workloads.products(device):
@@ -141,26 +201,26 @@ def _product_costs(device: Any, wait: Callable[[], None]) -> dict[str, tuple[flo
         parts.setdefault(kind, []).append(
             [1.0, batch, 2.0 * batch * m * n * k, 4.0 * batch * (m * k + k * n + m * n)]
         )
-        found = statistics.median(usual_seconds(call, wait) for _ in range(_PASSES))
-        times.setdefault(kind, []).append(found)
+        median = statistics.median(usual_seconds(call, wait) for _ in range(_PASSES))
+        times.setdefault(kind, []).append(median)
     return {name: _positive_fit(np.array(parts[name]), np.array(times[name])) for name in parts}
 
 
 def _positive_fit(parts: Any, times: Any) -> tuple[float, ...]:
-    """Fit shares of the times by coefficients of at least 0, each row's relative error counting alike."""
+    """Fit the times by coefficients of at least 0, with equal weight for each row's relative error."""
     X = parts / times[:, None]
     scale = np.linalg.norm(X, axis=0)
     X = X / scale
-    found = np.zeros(X.shape[1])
+    coefficients = np.zeros(X.shape[1])
     for _ in range(2000):  # coordinate descent: few unknowns, no solver needed
         for column in range(X.shape[1]):
-            rest = 1.0 - X @ found + X[:, column] * found[column]
-            found[column] = max(float(X[:, column] @ rest), 0.0)
-    return tuple(float(value) for value in found / scale)
+            rest = 1.0 - X @ coefficients + X[:, column] * coefficients[column]
+            coefficients[column] = max(float(X[:, column] @ rest), 0.0)
+    return tuple(float(value) for value in coefficients / scale)
 
 
 def _dispatch_seconds(card: Card) -> float:
-    """Return what autograd and Python add to each operator of a training step; a view counts half."""
+    """Return the time autograd and Python add to each operator of a training step; a view counts half."""
     step = workloads.training("cpu", *_TINY)
     events = events_of(step)
     alone = math.fsum(seconds(event.kernel, card) for event in events if isinstance(event, Launch))
@@ -169,18 +229,18 @@ def _dispatch_seconds(card: Card) -> float:
 
 
 def _in_context(card: Card) -> Card:
-    """Return the card with its kernels as dear as they are within a step."""
+    """Return the card with its kernels as slow as they are within a step."""
     step = workloads.training("cpu", *_REAL)
     timeline = Timeline(card)
     timeline.play(events_of(step))
-    beside = timeline.result().seconds
+    predicted = timeline.result().seconds
     kernels = math.fsum(seconds(event.kernel, card) for event in events_of(step) if isinstance(event, Launch))
-    factor = max((usual_seconds(step, _nothing) - (beside - kernels)) / kernels, 1.0)
+    factor = max((usual_seconds(step, _nothing) - (predicted - kernels)) / kernels, 1.0)
     return replace(
         card,
         curves={
-            # A recurrence is a whole layer's work in one operator, alone as it is in a step.
-            op: curve if "rnn_layer" in op else tuple((size, factor * took) for size, took in curve)
+            # A recurrence is a whole layer in one operator: as fast alone as in a step.
+            op: curve if "rnn_layer" in op else tuple((size, factor * spent) for size, spent in curve)
             for op, curve in card.curves.items()
         },
         products={name: tuple(factor * cost for cost in row) for name, row in card.products.items()},
@@ -188,11 +248,11 @@ def _in_context(card: Card) -> Card:
 
 
 def calibrate(name: str, device: str, sheet: str | None, root: Path) -> Card:
-    """Measure the device asked for."""
+    """Measure the requested device."""
     if device == "cpu":
         return calibrate_cpu(name)
     if sheet is None:
-        raise DeviceMissing("name the card's sheet with --sheet: what was measured corrects it")
+        raise DeviceMissing("name the card's sheet with --sheet: the measurements correct it")
     index = int(device.partition(":")[2] or 0)
-    open_cuda(index)  # says why where there is none
+    open_cuda(index)  # raises with the reason if there is none
     return calibrate_cuda(find_card(sheet, root), name, index)

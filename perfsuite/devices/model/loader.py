@@ -1,4 +1,4 @@
-"""When a loader's batches would be ready: workers, prefetching, and their start at every epoch; no torch."""
+"""Predict when a loader's batches are ready: workers, prefetching, worker starts at every epoch; no torch."""
 
 import heapq
 from dataclasses import dataclass
@@ -6,49 +6,49 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoaderCosts:
-    """What a loader does and what it costs."""
+    """A loader's settings and costs."""
 
     batch_seconds: float  # to make one batch in one process
     workers: int = 0
     prefetch: int = 2
     persistent: bool = False
-    batches_per_epoch: int | None = None  # None: it never ends
+    batches_per_epoch: int | None = None  # None: epochs never end
     worker_start_seconds: float = 0.0  # to start one worker; they start one after the other
-    cores: int | None = None  # more workers than these share them
+    cores: int | None = None  # shared if there are more workers than cores
 
 
-class Starving:
-    """Tell, batch by batch, when the one asked for is there."""
+class LoaderSchedule:
+    """Return, batch by batch, when a requested batch is ready."""
 
     def __init__(self, costs: LoaderCosts) -> None:
         self._costs = costs
         self._given = 0
-        self._ready: list[float] = []  # of the batches under way, in order
-        self._free: list[float] = []  # when each worker can begin another
+        self._ready: list[float] = []  # when each batch under way is ready, in order
+        self._free: list[float] = []  # when each worker can begin another batch
         self._is_started = False
         self.first_wait_seconds = 0.0  # for the first batches of epochs
 
-    def __call__(self, asked: float) -> float:
-        """Return when the batch asked for now is there."""
+    def __call__(self, requested: float) -> float:
+        """Return when the batch requested at this time is ready."""
         ends = self._costs.batches_per_epoch
         is_first = ends is not None and self._given % ends == 0
-        ready = self._ready_at(asked)
+        ready = self._ready_at(requested)
         if is_first:
-            self.first_wait_seconds += ready - asked
+            self.first_wait_seconds += ready - requested
         return ready
 
-    def _ready_at(self, asked: float) -> float:
+    def _ready_at(self, requested: float) -> float:
         costs = self._costs
         if costs.workers == 0:
             self._given += 1
-            return asked + costs.batch_seconds
+            return requested + costs.batch_seconds
         ends = costs.batches_per_epoch
         begins_epoch = ends is not None and self._given % ends == 0
         if not self._is_started or (begins_epoch and not costs.persistent):
-            self._start(asked)
+            self._start(requested)
         elif begins_epoch:
-            self._fill(asked)
-        ready = max(self._ready.pop(0), asked)
+            self._fill(requested)
+        ready = max(self._ready.pop(0), requested)
         self._given += 1
         left = None if ends is None else (ends - self._given % ends) % ends
         if left is None or left > len(self._ready):
@@ -56,7 +56,7 @@ class Starving:
         return ready
 
     def _start(self, now: float) -> None:
-        """Start all workers, one after the other, with nothing prepared."""
+        """Start all workers, one after the other, with no batch prefetched."""
         start = self._costs.worker_start_seconds
         self._free = [now + start * (i + 1) for i in range(self._costs.workers)]
         heapq.heapify(self._free)
@@ -72,9 +72,9 @@ class Starving:
             self._order(now)
 
     def _order(self, now: float) -> None:
-        """Let the first free worker make one batch more; a loader hands them out in order."""
-        crowd = max(self._costs.workers / self._costs.cores, 1.0) if self._costs.cores else 1.0
+        """Let the first free worker make another batch; a loader returns batches in order."""
+        slowdown = max(self._costs.workers / self._costs.cores, 1.0) if self._costs.cores else 1.0
         begin = max(heapq.heappop(self._free), now)
-        end = begin + self._costs.batch_seconds * crowd
+        end = begin + self._costs.batch_seconds * slowdown
         heapq.heappush(self._free, end)
         self._ready.append(max(end, self._ready[-1] if self._ready else 0.0))

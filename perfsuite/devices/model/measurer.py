@@ -1,125 +1,140 @@
-"""Count and predict steps, loops and pairs on a modelled device; every reading says that it is modelled."""
+"""Count and predict steps, loops and pairs on a modelled device; every reading is marked as modelled."""
 
 import itertools
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perfsuite.devices.model.loader import LoaderCosts, Starving
-from perfsuite.host import Stretch
-from perfsuite.insight import Clue, with_data_wait
-from perfsuite.measure.feed import Feed
-from perfsuite.measure.loader_watch import WORTH_A_LOOK, sample_clues, usable_cores
-from perfsuite.measure.loop import LoaderFacts
-from perfsuite.measure.step import Progress, quiet_garbage, read
-from perfsuite.measure.warmup import Warmup
+from perfsuite.devices.model.loader import LoaderCosts, LoaderSchedule
+from perfsuite.devices.model.window import ModelTiming, ModelWindow
+from perfsuite.devices.protocol import Device, Plan, Progress
+from perfsuite.host import Stopwatch
+from perfsuite.measure.loader_watch import WAIT_WORTH_CHECKING, sample_clues, usable_cores
+from perfsuite.measure.loop import Feed, LoaderFacts
+from perfsuite.measure.pair import difference
+from perfsuite.measure.step import Warmup, gc_paused, read
 from perfsuite.metrics import Kind
-from perfsuite.records import Reading
+from perfsuite.records import Clue, Reading, with_data_wait
 
-if TYPE_CHECKING:
-    from perfsuite.devices.model.device import ModelDevice
-    from perfsuite.devices.model.window import ModelTiming
-
-_MOST_STEPS = 10  # all steps of most trainings are alike; ten show what happens now and then
-_WORKER_START_SECONDS = 0.1  # an interpreter is forked and imports nothing; stated, not measured
+_MOST_STEPS = 10  # all steps of most trainings are alike; ten show what happens only in some
+_WORKER_START_SECONDS = 0.1  # an interpreter is forked and imports nothing; an assumption, not measured
 _TIMED_BATCHES = 3
-_EPOCHS = 3  # played on the lanes: workers start anew at each unless they persist
+_EPOCHS = 3  # played on the timeline: workers restart at each unless they persist
 
 
-def model_step(
-    step: Callable[[], Any], device: "ModelDevice", progress: Progress, samples_per_step: int
-) -> Reading:
-    """Count and predict a callable that takes nothing and does one training step."""
-    timing, warmup = _run(step, device, progress)
-    return _reading(timing, warmup, device, "step", samples_per_step * len(timing.step_seconds))
+class CountingDevice(Device):
+    """A modelled card: what it has beyond other devices."""
+
+    @abstractmethod
+    def start(self) -> ModelWindow:
+        """Open a window and start counting."""
+
+    @abstractmethod
+    def unwatched(self) -> AbstractContextManager[None]:
+        """Count nothing inside the context: a loader works on the host."""
+
+    @abstractmethod
+    def pin(self, batch: Any) -> None:
+        """Treat a batch's tensors as pinned."""
 
 
-def model_loop(
-    loader: Iterable[Any],
-    step: Callable[[Any], Any],
-    device: "ModelDevice",
-    progress: Progress,
-    *,
-    samples: int | Callable[[Any], int] | None,
-    batch_seconds: float | None,
-) -> Reading:
-    """Count and predict a loop; batches are ready as their cost and the loader's settings tell."""
-    feed = Feed(loader, device.now, samples)
+class ModelMeasurer:
+    """Count steps, loops and pairs on a modelled card and predict their times."""
 
-    def run() -> None:
+    def __init__(self, device: CountingDevice, plan: Plan) -> None:
+        self._device = device
+        self._progress = plan.progress
+
+    def step(self, step: Callable[[], Any], *, samples_per_step: int, name: str) -> Reading:
+        """Count and predict a training step."""
+        run = _run(step, self._device, self._progress)
+        return _reading(run, self._device, "step", name, samples_per_step * len(run[0].step_seconds))
+
+    def loop(
+        self,
+        loader: Iterable[Any],
+        step: Callable[[Any], Any],
+        *,
+        samples: int | Callable[[Any], int] | None,
+        name: str,
+        batch_seconds: float | None = None,
+    ) -> Reading:
+        """Count and predict a loop; the loader's settings and cost decide when a batch is ready."""
+        device = self._device
+        feed = Feed(loader, device.now, samples)
+
+        def run() -> None:
+            with device.unwatched():
+                batch = feed.next()
+            if getattr(loader, "pin_memory", False):
+                device.pin(batch)  # torch does not pin where there is no accelerator
+            step(batch)
+
         with device.unwatched():
-            batch = feed.next()
-        if getattr(loader, "pin_memory", False):
-            device.pin(batch)  # torch leaves it undone where there is no accelerator
-        step(batch)
+            costs = _loader_costs(loader, batch_seconds)
+        timing, warmup = _run(run, device, self._progress, feed.reset, costs)
+        # Epochs are played, not run: few counted steps are enough to show what their ends cost.
+        sample_count = feed.samples * len(timing.step_seconds) // max(feed.batches, 1)
+        reading = _reading((timing, warmup), device, "loop", name, sample_count)
+        with device.unwatched():
+            clues = _loader_clues(loader, costs, timing, reading)
+        return replace(
+            reading.with_figures(data_wait=timing.data_wait),
+            shares=with_data_wait(reading.shares, timing.data_wait),
+            clues={**reading.clues, **clues},
+            reported={
+                **reading.reported,
+                "num_workers": float(costs.workers),
+                "batch_seconds": costs.batch_seconds,
+            },
+            notes=reading.notes if batch_seconds is not None else (*reading.notes, _measured_note(costs)),
+        )
 
-    with device.unwatched():
-        costs = _loader_costs(loader, batch_seconds)
-    timing, warmup = _run(run, device, progress, feed.reset, costs)
-    # Epochs are played, not run: what their ends cost shows in few counted steps.
-    samples_seen = feed.samples * len(timing.step_seconds) // max(feed.batches, 1)
-    reading = _reading(timing, warmup, device, "loop", samples_seen)
-    with device.unwatched():
-        clues = _loader_clues(loader, costs, timing, reading)
-    return replace(
-        reading,
-        data_wait=timing.data_wait,
-        shares=with_data_wait(reading.shares, timing.data_wait),
-        clues={**reading.clues, **clues},
-        reported={
-            **reading.reported,
-            "num_workers": float(costs.workers),
-            "batch_seconds": costs.batch_seconds,
-        },
-        notes=reading.notes if batch_seconds is not None else (*reading.notes, _measured_note(costs)),
-    )
+    def pair(
+        self,
+        without: Callable[[], Any],
+        with_: Callable[[], Any],
+        *,
+        samples_per_step: int,
+        name: str,
+        read_result: Callable[[Any], Any] | None = None,
+    ) -> Reading:
+        """Count and predict two variants; their ratio is a prediction, so its interval has no width."""
+        differs = None if read_result is None else difference(without(), with_(), read_result)
+        readings = []
+        for variant in (without, with_):
+            run = _run(variant, self._device, self._progress)
+            samples = samples_per_step * len(run[0].step_seconds)
+            readings.append(_reading(run, self._device, "comparison", name, samples))
+        slow, fast = readings
+        ratio = None
+        if slow.step_seconds and fast.step_seconds:
+            ratio = slow.step_seconds / fast.step_seconds
+        return replace(
+            fast.with_figures(speedup=ratio, difference=differs),
+            intervals={} if ratio is None else {"speedup": (ratio, ratio)},
+            without=replace(slow, name="without"),
+        )
 
 
 def _measured_note(costs: LoaderCosts) -> str:
-    # What the caller stated needs no telling; what was measured on a busy host does.
+    # A cost stated by the caller needs no note; one that was measured, perhaps on a busy host, does.
     return f"loader: {1e3 * costs.batch_seconds:.3g} ms per batch (measured here)"
-
-
-def model_pair(
-    without: Callable[[], Any],
-    with_: Callable[[], Any],
-    device: "ModelDevice",
-    progress: Progress,
-    *,
-    samples_per_step: int,
-    difference: float | None,
-) -> Reading:
-    """Count and predict two variants; the ratio is one of predictions and has no interval."""
-    readings = []
-    for arm in (without, with_):
-        timing, warmup = _run(arm, device, progress)
-        samples = samples_per_step * len(timing.step_seconds)
-        readings.append(_reading(timing, warmup, device, "comparison", samples))
-    slow, fast = readings
-    ratio = None
-    if slow.step_seconds and fast.step_seconds:
-        ratio = slow.step_seconds / fast.step_seconds
-    return replace(
-        fast,
-        speedup=ratio,
-        speedup_low=ratio,
-        speedup_high=ratio,
-        difference=difference,
-        without=replace(slow, name="without"),
-    )
 
 
 def _run(
     run: Callable[[], Any],
-    device: "ModelDevice",
+    device: CountingDevice,
     progress: Progress,
     begin: Callable[[], None] = lambda: None,
     costs: LoaderCosts | None = None,
-) -> "tuple[ModelTiming, Warmup]":
-    """Run one step to let optimizers make their state, then count until steps tell nothing new."""
-    wait = None if costs is None else Starving(costs)
+) -> tuple[ModelTiming, Warmup]:
+    """Run one step to let optimizers create their state, then count until steps show nothing new."""
+    wait = None if costs is None else LoaderSchedule(costs)
     plays = 0 if costs is None else _EPOCHS * (costs.batches_per_epoch or 0)
-    with quiet_garbage():
+    with gc_paused():
         window = device.start()
         try:
             progress("warm-up", 0, 0.0)
@@ -145,12 +160,12 @@ def _run(
 
 
 def _reading(
-    timing: "ModelTiming", warmup: Warmup, device: "ModelDevice", kind: Kind, samples: int
+    run: tuple[ModelTiming, Warmup], device: CountingDevice, kind: Kind, name: str, samples: int
 ) -> Reading:
-    reading = read(timing, warmup, device, kind=kind, name="", samples=samples)
+    timing, warmup = run
+    reading = read(timing, warmup, device, kind=kind, name=name, samples=samples)
     return replace(
         reading,
-        counts=timing.tally.figures,
         places=timing.tally.places,
         lines=timing.tally.lines,
         shares=timing.insight.shares,
@@ -171,10 +186,8 @@ def _loader_costs(loader: Any, batch_seconds: float | None) -> LoaderCosts:
     )
 
 
-def _loader_clues(
-    loader: Any, costs: LoaderCosts, timing: "ModelTiming", reading: Reading
-) -> dict[str, Clue]:
-    """Return what the diagnosis needs to know of the loader; the rerun without waiting is predicted too."""
+def _loader_clues(loader: Any, costs: LoaderCosts, timing: ModelTiming, reading: Reading) -> dict[str, Clue]:
+    """Return what the diagnosis needs to know about the loader; the step without waiting is predicted too."""
     clues: dict[str, Clue] = {
         "num_workers": float(costs.workers),
         "prefetch_factor": float(costs.prefetch if costs.workers else 0),
@@ -188,13 +201,13 @@ def _loader_clues(
         clues |= {"epoch_steps": float(costs.batches_per_epoch), "epochs": float(_EPOCHS)}
         clues["epoch_seconds"] = mean_step * costs.batches_per_epoch
         clues["epoch_wait_share"] = timing.first_wait_seconds / (timing.data_wait * timing.wall_seconds)
-    if (reading.data_wait or timing.data_wait or 0.0) >= WORTH_A_LOOK:
-        clues = {**sample_clues(loader), **clues}  # a stated cost of a batch is what counts
+    if (reading.data_wait or timing.data_wait or 0.0) >= WAIT_WORTH_CHECKING:
+        clues = {**sample_clues(loader), **clues}  # a stated cost of a batch takes precedence
     return clues
 
 
 def _timed(loader: Any) -> float:
-    """Return what one process needs for a batch, by making a few here: workers would hide it."""
+    """Return the time one process needs for a batch, by making a few here: workers would hide it."""
     sampler = getattr(loader, "batch_sampler", None)
     dataset: Any
     dataset, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
@@ -202,7 +215,8 @@ def _timed(loader: Any) -> float:
         return 0.0
     best = float("inf")
     for indices in itertools.islice(sampler, _TIMED_BATCHES):
-        with Stretch() as batch:  # the clock runs here, and only with a core: a card's steps wait for none
+        # Only time on a core counts: a card's steps do not compete with the loader for it.
+        with Stopwatch() as timed:  # the clock runs here
             collate([dataset[index] for index in indices])
-        best = min(best, batch.own_seconds)
+        best = min(best, timed.unqueued_seconds)
     return best if best < float("inf") else 0.0

@@ -1,21 +1,21 @@
-"""Answer for tensors that are on the modelled card: their device, moves to and from it, pinned memory."""
+"""Make tensors on the modelled card behave so: their device, moves to and from it, pinned memory."""
 
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from perfsuite.devices import operators as op_rules
+from perfsuite.devices import operators
 from perfsuite.devices.model.watcher import TARGET, Watcher
 
 _MAKERS = frozenset(
-    getattr(torch, name) for name in (*op_rules.FACTORIES, "tensor", "as_tensor") if hasattr(torch, name)
+    getattr(torch, name) for name in (*operators.FACTORIES, "tensor", "as_tensor") if hasattr(torch, name)
 )
 _FROM_DATA = frozenset({torch.tensor, torch.as_tensor})
 
 
 class Placement(TorchFunctionMode):
-    """Stand between the test's code and torch where the CPU would give itself away."""
+    """Intercept the torch functions that behave differently on a CPU than on a card."""
 
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Placement(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Answer what only a card would answer so; hand everything else on."""
+        """Answer as a card would; pass everything else on."""
         kwargs = kwargs or {}
         answer = self._answers.get(func)
         if answer is not None:
@@ -44,20 +44,21 @@ class Placement(TorchFunctionMode):
             return self._make(func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _is_resident(self, tensor: Any) -> bool:
+    def is_resident(self, tensor: Any) -> bool:
+        """Return whether a tensor is on the card."""
         if self._watcher.all_resident:
             return True
-        while torch._C._functorch.is_batchedtensor(tensor):  # vmap's tensors have no storage of their own
+        while torch._C._functorch.is_batchedtensor(tensor):  # vmap's tensors have no storage
             tensor = torch._C._functorch.get_unwrapped(tensor)
         block = self._watcher.memory.block(tensor.untyped_storage())
         return block is not None and block.resident
 
     def _make(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self._watcher.is_asked = True
+        self._watcher.is_user_factory = True
         try:
             result = func(*args, **kwargs)
         finally:
-            self._watcher.is_asked = False
+            self._watcher.is_user_factory = False
         device = kwargs.get("device")
         if func in _FROM_DATA and device is not None and torch.device(device) == TARGET:
             place = self._watcher.places.here(3)
@@ -66,33 +67,33 @@ class Placement(TorchFunctionMode):
         return result
 
     def _device(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return TARGET if self._is_resident(args[0]) else func(*args, **kwargs)
+        return TARGET if self.is_resident(args[0]) else func(*args, **kwargs)
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, rest = args[0], args[1:]
         if rest and isinstance(rest[0], torch.Tensor):
-            other = rest[0]
-            device: Any = TARGET if self._is_resident(other) else torch.device("cpu")
-            dtype: Any = other.dtype
-            copy, asked = bool(kwargs.get("copy", False)), bool(kwargs.get("non_blocking", False))
+            target = rest[0]
+            device: Any = TARGET if self.is_resident(target) else torch.device("cpu")
+            dtype: Any = target.dtype
+            copy, non_blocking = bool(kwargs.get("copy", False)), bool(kwargs.get("non_blocking", False))
         else:
             copy = bool(kwargs.get("copy", False))
             plain = {name: value for name, value in kwargs.items() if name != "copy"}
-            device, dtype, asked, _ = torch._C._nn._parse_to(*rest, **plain)
+            device, dtype, non_blocking, _ = torch._C._nn._parse_to(*rest, **plain)
         if device is None or self._watcher.all_resident:
             return func(*args, **kwargs)
-        is_there = self._is_resident(tensor)
-        wants = device == TARGET or device.type == "cuda"
-        if is_there == wants:
-            # Already where it is wanted: a real card would hand the tensor back.
+        from_device = self.is_resident(tensor)
+        to_device = device == TARGET or device.type == "cuda"
+        if from_device == to_device:
+            # Already there: a real card would return the same tensor.
             return (
                 tensor
                 if not copy and dtype in (None, tensor.dtype)
                 else tensor.to(dtype or tensor.dtype, copy=copy)
             )
-        if wants:
-            return func(tensor, TARGET, dtype or tensor.dtype, non_blocking=asked, copy=True)
-        return self._to_host(tensor, dtype or tensor.dtype, asked)
+        if to_device:
+            return func(tensor, TARGET, dtype or tensor.dtype, non_blocking=non_blocking, copy=True)
+        return self._to_host(tensor, dtype or tensor.dtype, non_blocking)
 
     def _cuda(self, _: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._to(
@@ -102,7 +103,7 @@ class Placement(TorchFunctionMode):
     def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return (
             self._to_host(args[0], args[0].dtype, False)
-            if self._is_resident(args[0])
+            if self.is_resident(args[0])
             else func(*args, **kwargs)
         )
 
@@ -126,7 +127,7 @@ class Placement(TorchFunctionMode):
         return block is not None and block.pinned
 
     def _read_out(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._is_resident(args[0]):
+        if self.is_resident(args[0]):
             self._note_read_out(args[0])
         return func(*args, **kwargs)
 

@@ -1,62 +1,63 @@
-"""How long a kernel takes on a card: tiles, waves and bandwidth, corrected where the card was measured."""
+"""Predict a kernel's time on a card: tiles, waves and bandwidth, corrected if the card was measured."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from perfsuite.devices.kernels import Family, Kernel
+from perfsuite.devices.kernels import Kernel, KernelKind
 from perfsuite.devices.model.cards import Card
 from perfsuite.errors import DeviceMissing
 
-# Width and height of the tiles that matrix kernels come in, and how well each uses the card.
+# Width and height of the tiles of matrix kernels, and how well each uses the card.
 _TILES = ((256, 128, 1.0), (128, 128, 1.0), (128, 96, 0.97), (128, 64, 0.92), (128, 32, 0.8),
           (64, 64, 0.8), (64, 32, 0.62), (32, 32, 0.45))  # fmt: skip
-_PROLOGUE = 24  # a tile is loaded and stored in the time of so many columns of k
+_PROLOGUE = 24  # loading and storing a tile takes the time of this many columns of k
 _SHARPNESS = 4.0  # of the roofline's corner
-_MOST_CORRECTION = 0.9  # in the exponent: a measured card may be off its sheet by this much
+_MOST_CORRECTION = 0.9  # in the exponent: a measured card may differ from its sheet by this much
 _THIN = 16  # a processor's products with a side no longer than this leave its vectors half empty
-_SMALLEST, _LARGEST = 64, 65_536  # the sizes that were measured; corrections are not carried beyond
+_SMALLEST, _LARGEST = 64, 65_536  # the measured sizes; corrections are not extrapolated beyond
 
 
-# The operator whose curve stands for those of its family that were not measured.
+# The operator whose curve stands for those of its kind that were not measured.
 _TYPICAL = {
-    Family.REDUCTION: "sum",
-    Family.SOFTMAX: "_softmax",
-    Family.LAYER_NORM: "native_layer_norm",
-    Family.CONVOLUTION: "convolution",
-    Family.ATTENTION: "mkldnn_rnn_layer",
-    Family.RECURRENCE: "mkldnn_rnn_layer",
-    Family.MULTI_TENSOR: "_fused_adam_",
+    KernelKind.REDUCTION: "sum",
+    KernelKind.SOFTMAX: "_softmax",
+    KernelKind.LAYER_NORM: "native_layer_norm",
+    KernelKind.CONVOLUTION: "convolution",
+    KernelKind.ATTENTION: "mkldnn_rnn_layer",
+    KernelKind.RECURRENCE: "mkldnn_rnn_layer",
+    KernelKind.MULTI_TENSOR: "_fused_adam_",
 }
 
 
 @dataclass(frozen=True)
 class SheetRules:
-    """What of a sheet a real card sustains; fitted on measured cards (docs/modelled-gpu.md)."""
+    """The shares of a sheet that real cards sustain; fitted on measured cards (docs/modelled-gpu.md)."""
 
     compute: Mapping[str, float]  # generation → share of the FLOP/s peak
     bandwidth: Mapping[str, float]  # "hbm" of Volta and later, and "other" → share of the bandwidth
     flops_per_watt: float  # sustained FP32 FLOP/s per watt at 12 to 16 nm
 
 
-# Each step of process lets a watt do more; only 16, 12 and 7 nm were measured, the others are estimates.
+# FLOP/s per watt by process, in nm, relative to 16 nm; only 16, 12 and 7 nm were measured, the others are
+# estimates.
 _PER_WATT = {16: 1.0, 12: 1.0, 8: 1.7, 7: 1.2, 5: 2.6, 4: 2.6}
 RULES = SheetRules({"pascal": 0.768, "later": 0.996}, {"hbm": 0.891, "other": 0.742}, 59.1e9)
 
 
 def generation_class(card: Card) -> str:
-    """Return which share of the FLOP/s peak a card's matrix kernels reach."""
+    """Return the key of the FLOP/s share that a card's matrix kernels reach."""
     return "pascal" if card.generation == "pascal" else "later"
 
 
 def bandwidth_class(card: Card) -> str:
-    """Return which share of the bandwidth a card's simple kernels reach."""
+    """Return the key of the bandwidth share that a card's simple kernels reach."""
     return "hbm" if card.memory_kind.startswith("hbm") and card.generation != "pascal" else "other"
 
 
 def compute_share(card: Card, rules: SheetRules = RULES) -> float:
-    """Return the share of the FP32 peak that a card sustains: its kernels' best, or what its watts allow."""
+    """Return the share of the FP32 peak a card sustains: its kernels' best, or what its power allows."""
     if card.compute_share is not None:
         return card.compute_share
     best = rules.compute[generation_class(card)]
@@ -74,44 +75,42 @@ def bandwidth_share(card: Card, rules: SheetRules = RULES) -> float:
 
 
 def seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
-    """Return what a kernel takes on a card, corrected if the card was measured."""
+    """Return the seconds a kernel takes on a card, corrected if the card was measured."""
     if card.is_host:
         return _host_seconds(kernel, card)
     base = sheet_seconds(kernel, card, rules)
-    row = card.corrections.get(kernel.family.value)
+    row = card.corrections.get(kernel.kind.value)
     if row is None:
         return base
-    found = features(kernel, card)
-    if len(row) != len(found):
+    values = features(kernel, card)
+    if len(row) != len(values):
         raise DeviceMissing(
-            f"card {card.name!r}: its corrections for {kernel.family.value} are {len(row)} numbers and not "
-            f"{len(found)}, so another version wrote them; measure it again: python -m perfsuite calibrate"
+            f"card {card.name!r}: its corrections for {kernel.kind.value} are {len(row)} numbers and not "
+            f"{len(values)}, so another version wrote them; measure it again: python -m perfsuite calibrate"
         )
-    exponent = math.fsum(c * f for c, f in zip(row, found, strict=True))
+    exponent = math.fsum(c * f for c, f in zip(row, values, strict=True))
     return base * math.exp(max(-_MOST_CORRECTION, min(exponent, _MOST_CORRECTION)))
 
 
 def _host_seconds(kernel: Kernel, card: Card) -> float:
-    """Return what a processor takes: products by their costs, the rest along the measured curves."""
-    if kernel.family in (Family.LINEAR, Family.BMM):
+    """Return the seconds a processor takes: products by their costs, the rest along the measured curves."""
+    if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM):
         parts = (1.0, kernel.problem[0], kernel.flops, kernel.moved_bytes)
-        costs = card.products.get(product_class(kernel.problem), card.products[kernel.family.value])
+        costs = card.products.get(product_class(kernel.problem), card.products[kernel.kind.value])
         return math.fsum(cost * part for cost, part in zip(costs, parts, strict=True))
     curve = card.curves.get(kernel.op) or card.curves.get(kernel.op.rstrip("_"))
-    return _along(
-        curve or card.curves[_TYPICAL.get(kernel.family, "add")], kernel.flops or kernel.moved_bytes
-    )
+    return _along(curve or card.curves[_TYPICAL.get(kernel.kind, "add")], kernel.flops or kernel.moved_bytes)
 
 
 def product_class(problem: Sequence[int]) -> str:
-    """Return by which costs a processor's product goes: one, a batch, or a batch of thin ones."""
+    """Return the cost class of a processor's product: a single one, a batch, or a batch of thin ones."""
     if problem[0] == 1:
-        return Family.LINEAR.value
-    return "thin" if min(problem[1:]) <= _THIN else Family.BMM.value
+        return KernelKind.LINEAR.value
+    return "thin" if min(problem[1:]) <= _THIN else KernelKind.BMM.value
 
 
 def _along(curve: Sequence[tuple[float, float]], size: float) -> float:
-    """Return the time at a size: straight between measured points in both logarithms."""
+    """Return the time at a size: linear between measured points in both logarithms."""
     if size <= curve[0][0] or len(curve) == 1:
         return curve[0][1] if size <= curve[0][0] else curve[0][1] * size / curve[0][0]
     for (low, before), (high, after) in pairwise(curve):
@@ -122,19 +121,19 @@ def _along(curve: Sequence[tuple[float, float]], size: float) -> float:
 
 
 def sheet_seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
-    """Return what the sheet lets one expect."""
+    """Return the seconds expected from the sheet."""
     moved = kernel.moved_bytes * _passes(kernel, card) / (card.bandwidth * bandwidth_share(card, rules))
-    least = card.kernel_seconds * kernel.launches
-    if kernel.family in (Family.LINEAR, Family.BMM):
+    least = card.kernel_seconds * kernel.commands
+    if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM):
         return _corner(_tiled(kernel, card, rules), moved) + least
-    if kernel.family in (Family.CONVOLUTION, Family.ATTENTION, Family.RECURRENCE):
-        share = 0.6 * compute_share(card, rules)  # no measurement behind it: between good and poor products
+    if kernel.kind in (KernelKind.CONVOLUTION, KernelKind.ATTENTION, KernelKind.RECURRENCE):
+        share = 0.6 * compute_share(card, rules)  # not measured: between good and poor products
         return _corner(kernel.flops / (card.peak(kernel.precision) * share), moved) + least
     return moved + least
 
 
-def _corner(one: float, other: float) -> float:
-    return float((one**_SHARPNESS + other**_SHARPNESS) ** (1 / _SHARPNESS))
+def _corner(compute: float, moved: float) -> float:
+    return float((compute**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS))
 
 
 def _tiled(kernel: Kernel, card: Card, rules: SheetRules) -> float:
@@ -143,35 +142,35 @@ def _tiled(kernel: Kernel, card: Card, rules: SheetRules) -> float:
     rate = card.peak(kernel.precision) * compute_share(card, rules) / card.sms
     work = 2.0 * (k + _PROLOGUE) / rate
     best = math.inf
-    for one, other, quality in _TILES:
-        for height, width in ((one, other), (other, one)):
+    for long, short, quality in _TILES:
+        for height, width in ((long, short), (short, long)):
             tiles = batch * -(-m // height) * -(-n // width)
             best = min(best, -(-tiles // card.sms) * height * width / quality)
     return best * work
 
 
 def _passes(kernel: Kernel, card: Card) -> float:
-    """Return how often a row is fetched: again once the rows in flight no longer fit into the cache."""
-    extra = {Family.SOFTMAX: 1.0, Family.LAYER_NORM: 0.5}.get(kernel.family)
+    """Return how often a row is fetched: more than once if the rows in flight do not fit into the cache."""
+    extra = {KernelKind.SOFTMAX: 1.0, KernelKind.LAYER_NORM: 0.5}.get(kernel.kind)
     if extra is None or card.is_host:
         return 1.0
     in_flight = 2 * card.sms * kernel.problem[2] * 4 / card.l2_bytes
-    low, high = (0.15, 0.6) if kernel.family is Family.SOFTMAX else (0.06, 0.25)
+    low, high = (0.15, 0.6) if kernel.kind is KernelKind.SOFTMAX else (0.06, 0.25)
     position = math.log(max(in_flight, 1e-9) / low) / math.log(high / low)
     return 1.0 + extra * max(0.0, min(position, 1.0))
 
 
 def features(kernel: Kernel, card: Card) -> tuple[float, ...]:
-    """Return what a correction may depend on: sizes, their products, alignment; within what was measured."""
+    """Return what a correction depends on: sizes, their products, alignment; clamped to what was measured."""
     return (
         product_features(kernel, card)
-        if kernel.family in (Family.LINEAR, Family.BMM)
+        if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM)
         else row_features(kernel)
     )
 
 
 def row_features(kernel: Kernel) -> tuple[float, ...]:
-    """Return features of kernels that go over rows."""
+    """Return features of kernels that work on rows."""
     size = math.log2(max(kernel.moved_bytes, 1)) / 5 - 5
     width = math.log2(max(kernel.problem[2], 1)) / 5 - 2 if kernel.problem[2] else 0.0
     return (1.0, max(-2.0, min(size, 2.0)), width, width * width)

@@ -1,4 +1,4 @@
-"""Play a step's events on lanes for host, device, copies and collectives: the host enqueues; no torch."""
+"""Play a step's events on lanes for host, device, copies and collectives, as the host enqueues; no torch."""
 
 from array import array
 from collections import deque
@@ -9,7 +9,7 @@ from perfsuite.devices.kernels import REDUCED, VIEW, Copy, Event, HostWork, Kern
 from perfsuite.devices.model.cards import Card
 from perfsuite.devices.model.roofline import seconds
 
-_QUEUE = 1024  # launches the driver takes before the host must wait for the device
+_QUEUE = 1024  # launches the driver queues before the host must wait for the device
 _PINNED_SHARE, _PAGEABLE_SHARE = 0.85, 0.45  # of the bus: a pageable copy goes through a staging buffer
 _COPY_START = 10e-6
 _HOST_BANDWIDTH = 8e9  # of operators on host tensors
@@ -19,24 +19,24 @@ CAUSES = ("launch", "sync", "copy", "data")
 
 @dataclass(frozen=True)
 class Played:
-    """What the lanes did over all steps."""
+    """The result of playing all steps."""
 
     step_ends: tuple[float, ...]  # when the device was done with each step
-    starts: Sequence[float]  # of the stretches in which kernels ran without a gap
+    starts: Sequence[float]  # of the spans in which kernels ran without a gap
     ends: Sequence[float]
-    gaps: dict[str, float]  # cause → seconds the device was idle for it
+    gaps: dict[str, float]  # cause → seconds the device was idle because of it
     wait_seconds: float  # the host blocked in the loader
     collective_seconds: float = 0.0  # the link was in use
-    exposed_seconds: float = 0.0  # of them, nothing else could go on
+    exposed_seconds: float = 0.0  # of these, the device could do nothing else
 
     @property
     def seconds(self) -> float:
-        """Return the length of the whole."""
+        """Return the length of all steps."""
         return self.step_ends[-1] if self.step_ends else 0.0
 
     @property
     def busy_share(self) -> float | None:
-        """Return the share of time with a kernel running, as NVML would see it."""
+        """Return the share of time with a kernel running, as NVML would report it."""
         busy = sum(self.ends) - sum(self.starts)
         return min(busy / self.seconds, 1.0) if self.seconds else None
 
@@ -48,19 +48,19 @@ class Timeline:
         self._card = card
         self._known: dict[int, tuple[Kernel, float]] = {}  # by identity: hashing a kernel takes longer
         self._host = self._device = self._bus = 0.0
-        self._ready = 0.0  # the next kernel may not start before: a copy to the device is under way
+        self._ready = 0.0  # the next kernel may not start earlier: a copy to the device is under way
         self._cause = "launch"  # why the device would be idle now
         self._gaps = dict.fromkeys(CAUSES, 0.0)
         self._starts, self._ends = array("d"), array("d")
         self._queue: deque[float] = deque(maxlen=_QUEUE)
         self._steps: list[float] = []
         self._waited = 0.0
-        self._link = 0.0  # when it has sent what it was given
-        self._awaited = 0.0  # gradients are there for the next kernel, unless 0
+        self._link = 0.0  # when the link has sent everything
+        self._awaited = 0.0  # when the gradients for the next kernel have arrived; 0: it needs none
         self._sent_seconds = self._exposed = 0.0
 
     def play(self, events: Sequence[Event], wait: Callable[[float], float] | None = None) -> None:
-        """Play one step; `wait` tells when a batch asked for at some time is there."""
+        """Play one step; `wait` returns when a batch requested at a given time is ready."""
         if wait is not None:
             ready = max(wait(self._host), self._host)
             self._waited += ready - self._host
@@ -80,7 +80,7 @@ class Timeline:
             elif isinstance(event, HostWork):
                 self._host += self._card.dispatch_seconds + event.size_bytes / _HOST_BANDWIDTH
             elif isinstance(event, Reduce):
-                # Full when the last kernel queued so far is done; after the bucket before it.
+                # A bucket is full when the last kernel queued so far is done, and follows the bucket before.
                 self._link = max(self._host, self._device, self._link) + event.seconds
                 self._sent_seconds += event.seconds
             elif event is REDUCED:
@@ -93,10 +93,10 @@ class Timeline:
         known = self._known.get(id(kernel))
         if known is None:
             known = self._known[id(kernel)] = (kernel, seconds(kernel, card))
-        took = known[1]
+        kernel_seconds = known[1]
         self._host += card.dispatch_seconds
         if not card.is_host:
-            self._host += card.launch_seconds * kernel.launches
+            self._host += card.launch_seconds * kernel.commands
             if len(self._queue) == _QUEUE:
                 self._host = max(self._host, self._queue[0])
         if self._awaited:
@@ -105,7 +105,7 @@ class Timeline:
         if start > self._device:
             self._gaps[self._cause] += start - self._device
         self._cause = "launch"
-        end = start + took
+        end = start + kernel_seconds
         if self._ends and self._ends[-1] >= start:
             self._ends[-1] = end
         else:
@@ -117,7 +117,7 @@ class Timeline:
             self._host = end
 
     def _join(self) -> None:
-        """Hold the device until the last bucket is there; what else it would wait for hides that."""
+        """Hold the device until the last bucket has arrived; whatever else it waits for hides that."""
         alone = max(self._host, self._device, self._ready)
         if self._awaited > alone:
             self._exposed += self._awaited - alone
@@ -129,7 +129,7 @@ class Timeline:
         if self._card.is_host:
             return
         share = _PINNED_SHARE if copy.pinned else _PAGEABLE_SHARE
-        # One stream: a copy starts when all that was queued before it is done, and what follows waits for it.
+        # One stream: a copy starts when everything queued before it is done, and what follows waits for it.
         start = max(self._host, self._bus, self._device)
         end = start + _COPY_START + copy.size_bytes / (self._card.pcie_bandwidth * share)
         self._bus = end
@@ -139,7 +139,7 @@ class Timeline:
         self._ready, self._cause = max(self._ready, end), "copy"
 
     def result(self) -> Played:
-        """Return what happened so far."""
+        """Return the result so far."""
         return Played(
             tuple(self._steps),
             self._starts,
@@ -152,7 +152,7 @@ class Timeline:
 
 
 def utilization_series(played: Played, period: float) -> list[float]:
-    """Return the busy share of each period, as a sampler with that period would have read it."""
+    """Return the busy share of each period, as a sampler with that period would read it."""
     if played.seconds <= 0 or period <= 0:
         return []
     count = max(int(played.seconds / period + 0.5), 1)

@@ -1,4 +1,4 @@
-"""Play a modelled step again with one cause taken away after the other: the differences are its shares."""
+"""Play a modelled step again, removing one cause after the other: the differences are their shares."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -8,26 +8,26 @@ from perfsuite.devices.kernels import Copy, Event, Kernel, Launch, OptimizerMark
 from perfsuite.devices.model.cards import Card
 from perfsuite.devices.model.roofline import seconds
 from perfsuite.devices.model.timeline import Played, Timeline
-from perfsuite.insight import Clue, Insight, whole
+from perfsuite.records import Clue, Insight, whole
 from perfsuite.statistics import median
 
 _MOST_EVENTS = 30_000  # of the steps that are played again
-_HUGE_EVENTS = 100_000  # of one step: playing it eight times more would take half a minute
+_HUGE_EVENTS = 100_000  # of a step: playing it eight more times would take half a minute
 
-Keep = Callable[[Event], bool]
+Condition = Callable[[Event], bool]
 
 
 def what_if(steps: Sequence[Sequence[Event]], card: Card, played: Played | None = None) -> Insight:
-    """Return shares that add up, and clues: what a step would take without syncs, copies, optimizer."""
+    """Return shares that add up to 1, and clues: what a step would take without syncs, copies, optimizer."""
     some = _some(steps)
     if played is not None and some and len(some[0]) > _HUGE_EVENTS:
-        seconds_a_step = played.seconds / max(len(played.step_ends), 1)
-        clues = {**_kernel_clues(some, card, seconds_a_step), **_wait_clues(some)}
+        seconds_per_step = played.seconds / max(len(played.step_ends), 1)
+        clues = {**_kernel_clues(some, card, seconds_per_step), **_wait_clues(some)}
         return Insight(shares=_by_gaps(played), clues=clues)
-    all_of_it, _ = _play(some, card)
-    if all_of_it <= 0:
+    full_seconds, _ = _play(some, card)
+    if full_seconds <= 0:
         return Insight()
-    alone, without_exchange = _apart(some, card, all_of_it)
+    alone, without_exchange = _without_collectives(some, card, full_seconds)
     without_syncs, _ = _play(_without(alone, _is_wait), card)
     bare = _without(alone, lambda event: _is_wait(event) or isinstance(event, Copy))
     without_copies, _ = _play(bare, card)
@@ -41,14 +41,14 @@ def what_if(steps: Sequence[Sequence[Event]], card: Card, played: Played | None 
         "launch_gaps": without_optimizer - kernels,
     }
     if alone is not some:
-        shares["collectives"] = all_of_it - without_exchange
-    # A cause that costs nothing may come out a hair below 0: the lanes interleave otherwise.
-    told = whole({name: max(share / all_of_it, 0.0) for name, share in shares.items()})
-    return Insight(shares=told, clues={**_kernel_clues(some, card, all_of_it), **_wait_clues(some)})
+        shares["collectives"] = full_seconds - without_exchange
+    # A cause that costs nothing may come out slightly below 0: the lanes interleave differently.
+    normalized = whole({name: max(share / full_seconds, 0.0) for name, share in shares.items()})
+    return Insight(shares=normalized, clues={**_kernel_clues(some, card, full_seconds), **_wait_clues(some)})
 
 
 def _by_gaps(played: Played) -> dict[str, float]:
-    """Return the shares of a step too large to be played again: each gap is what the host did last."""
+    """Return the shares of a step too large to play again: each gap goes to what the host did last."""
     total = played.seconds or 1.0
     names = {"launch": "launch_gaps", "sync": "sync_waits", "copy": "transfer", "data": "data_wait"}
     shares = {names.get(cause, cause): seconds / total for cause, seconds in played.gaps.items()}
@@ -56,7 +56,7 @@ def _by_gaps(played: Played) -> dict[str, float]:
 
 
 def resident_seconds(steps: Sequence[Sequence[Event]], card: Card) -> float:
-    """Return what a step takes where every batch is there already, 0 for one too large to be played again."""
+    """Return the time of a step whose batch is already there, 0 for a step too large to play again."""
     some = _some(steps)
     return 0.0 if some and len(some[0]) > _HUGE_EVENTS else _play(some, card)[0]
 
@@ -71,26 +71,28 @@ def _some(steps: Sequence[Sequence[Event]]) -> list[list[Event]]:
 
 
 def _play(steps: Sequence[Sequence[Event]], card: Card) -> tuple[float, float]:
-    """Return seconds a step and seconds of kernels a step, once the host runs ahead as far as it will."""
+    """Return seconds and kernel seconds per step, once the host runs ahead as far as it can."""
     timeline = Timeline(card)
     for _ in range(2):
         for events in steps:
             timeline.play(events)
     played = timeline.result()
     half = len(steps)
-    took = (played.step_ends[-1] - played.step_ends[half - 1]) / half
-    return took, (sum(played.ends) - sum(played.starts)) / (2 * half)
+    step_seconds = (played.step_ends[-1] - played.step_ends[half - 1]) / half
+    return step_seconds, (sum(played.ends) - sum(played.starts)) / (2 * half)
 
 
-def _without(steps: Sequence[Sequence[Event]], is_gone: Keep) -> list[list[Event]]:
-    return [[event for event in events if not is_gone(event)] for events in steps]
+def _without(steps: Sequence[Sequence[Event]], is_removed: Condition) -> list[list[Event]]:
+    return [[event for event in events if not is_removed(event)] for events in steps]
 
 
-def _apart(steps: list[list[Event]], card: Card, all_of_it: float) -> tuple[list[list[Event]], float]:
-    """Return the steps without their collectives and what one takes; the very same if there are none."""
+def _without_collectives(
+    steps: list[list[Event]], card: Card, full_seconds: float
+) -> tuple[list[list[Event]], float]:
+    """Return the steps without their collectives and the time of one; the same list if there are none."""
     alone = _without(steps, lambda event: isinstance(event, Reduce | Reduced))
     if sum(map(len, alone)) == sum(map(len, steps)):
-        return steps, all_of_it
+        return steps, full_seconds
     return alone, _play(alone, card)[0]
 
 
@@ -119,7 +121,7 @@ def _kernel_clues(steps: Sequence[Sequence[Event]], card: Card, step_seconds: fl
     for launch, times in launches.items():
         by_place[launch.place] += times * launch.kernel.launches
     place, count = by_place.most_common(1)[0]
-    looped, repeated = launches.most_common(1)[0]
+    repeated, repeated_count = launches.most_common(1)[0]
     work = sum(_ideal_seconds(launch.kernel, card) * times for launch, times in launches.items())
     durations = [seconds(launch.kernel, card) for launch, times in launches.items() for _ in range(times)]
     return {
@@ -127,10 +129,10 @@ def _kernel_clues(steps: Sequence[Sequence[Event]], card: Card, step_seconds: fl
         "kernel_seconds": median(durations),
         "short_kernel_seconds": card.dispatch_seconds + card.launch_seconds,
         "used_share": work / (step_seconds * len(steps)),
-        "launch_place": place.told,
+        "launch_place": place.label,
         "launch_place_count": count / len(steps),
-        "repeated_kernel_place": looped.place.told,
-        "repeated_kernel_count": repeated / len(steps),
+        "repeated_kernel_place": repeated.place.label,
+        "repeated_kernel_count": repeated_count / len(steps),
     }
 
 
@@ -153,13 +155,13 @@ def _wait_clues(steps: Sequence[Sequence[Event]]) -> dict[str, Clue]:
     clues: dict[str, Clue] = {}
     if syncs:
         place, _ = syncs.most_common(1)[0]
-        clues |= {"syncs": sum(syncs.values()) / len(steps), "sync_place": place.told}
+        clues |= {"syncs": sum(syncs.values()) / len(steps), "sync_place": place.label}
     if copied:
         place, _ = copied.most_common(1)[0]
         clues |= {
             "pageable_bytes": sizes["pageable"] / len(steps),
             "pinned_bytes": sizes["pinned"] / len(steps),
             "blocking_copies": blocking / len(steps),
-            "copy_place": place.told,
+            "copy_place": place.label,
         }
     return clues

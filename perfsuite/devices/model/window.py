@@ -1,58 +1,117 @@
-"""One stretch of steps on a modelled card: events and memory in, counted figures and predicted times out."""
+"""A window on a modelled card: events and memory in, counted figures and predicted times out."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfsuite.devices import Timing
-from perfsuite.devices.gradient_marks import watch_gradients
-from perfsuite.devices.kernels import Event, Gradient, Launch
-from perfsuite.devices.model.cards import Card
+from perfsuite.devices.code_lines import Place
+from perfsuite.devices.kernels import Copy, Event, Gradient, Launch, Sync
+from perfsuite.devices.model.cards import Card, Ring
 from perfsuite.devices.model.data_parallel import Exchange, exchange, seconds_in_all
-from perfsuite.devices.model.ghosts import Ghosts
-from perfsuite.devices.model.kinds import classify_gradients, find_parameters
-from perfsuite.devices.model.links import Ring
-from perfsuite.devices.model.tally import Tally, tally
+from perfsuite.devices.model.memory import Peak, ShapeSaver, classify_gradients, find_parameters
 from perfsuite.devices.model.timeline import Played, Timeline, utilization_series
 from perfsuite.devices.model.watcher import Watcher
 from perfsuite.devices.model.what_if import resident_seconds, what_if
-from perfsuite.insight import Insight
+from perfsuite.devices.protocol import Timing
+from perfsuite.devices.torch_access import watch_gradients
+from perfsuite.records import Insight
 
-_ENOUGH_LAUNCHES, _ENOUGH_FLOPS = 20_000, 1e11  # of one window: more steps would tell nothing new
-_HUGE_LAUNCHES, _HUGE_FLOPS = 300_000, 2e12  # of one step: it is run once
-_BUDGET_BYTES = 2**30  # of activations kept whole on the host
+_KINDS = {
+    "parameter_memory": "parameters",
+    "gradient_memory": "gradients",
+    "optimizer_memory": "optimizer",
+    "activation_memory": "activations",
+}
+_COPIES = ("d2d_copies", "h2d_copies", "d2h_copies")
+_KEPT_PLACES = 400  # of each metric, the largest: a baseline stays a small file
+_ENOUGH_LAUNCHES, _ENOUGH_FLOPS = 20_000, 1e11  # of a window: more steps would show nothing new
+_HUGE_LAUNCHES, _HUGE_FLOPS = 300_000, 2e12  # of a step: it is run only once
+_BUDGET_BYTES = 2**30  # of activations kept with their values on the host
 _SERIES_POINTS = 200
-_MOST_PLAYED = 300_000  # events: a second or so
+_MOST_PLAYED = 300_000  # events: about a second
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The counted figures of a step, under the names of their metrics."""
+
+    figures: dict[str, float]
+    places: dict[str, dict[str, float]] = field(default_factory=dict)  # metric → place → figure
+    lines: dict[str, int] = field(default_factory=dict)  # place → its line number now
+    reported: dict[str, float] = field(default_factory=dict)  # told, and no metric
+
+
+def tally(steps: Sequence[Sequence[Event]], peak: Peak) -> Tally:
+    """Return the means over all steps: whole numbers if all steps do the same."""
+    by: dict[str, Counter[Place]] = {
+        name: Counter() for name in ("kernels", "syncs", "h2d_bytes", "d2h_bytes", "blocking_copies", "flops")
+    }
+    copies = Counter(dict.fromkeys(_COPIES, 0))
+    for events in steps:
+        for event, times in Counter(events).items():
+            if isinstance(event, Launch):
+                copies["d2d_copies"] += times * event.kernel.copies
+                by["kernels"][event.place] += times * event.kernel.launches
+                by["flops"][event.place] += times * round(event.kernel.flops)
+            elif isinstance(event, Sync):
+                by["syncs"][event.place] += times
+            elif isinstance(event, Copy):
+                by[f"{event.direction}_bytes"][event.place] += times * event.size_bytes
+                by["blocking_copies"][event.place] += times * event.blocking
+                copies[f"{event.direction}_copies"] += times
+    figures = {name: _mean(sum(counts.values()), len(steps)) for name, counts in by.items()}
+    figures |= {name: float(peak.by_kind.get(kind, 0)) for name, kind in _KINDS.items()}
+    by["peak_memory"] = Counter(peak.by_place)
+    counted = {name: counts for name, counts in by.items() if counts}
+    return Tally(
+        figures,
+        {name: _kept(counts, 1 if name == "peak_memory" else len(steps)) for name, counts in counted.items()},
+        {place.key: place.line for counts in counted.values() for place in counts},
+        {name: _mean(count, len(steps)) for name, count in copies.items()},
+    )
+
+
+def _kept(counts: Counter[Place], steps: int) -> dict[str, float]:
+    merged: Counter[str] = Counter()
+    for place, count in counts.items():
+        merged[place.key] += count
+    chosen = sorted(merged.items(), key=lambda entry: (-entry[1], entry[0]))[:_KEPT_PLACES]
+    return {key: _mean(count, steps) for key, count in sorted(chosen) if count}
+
+
+def _mean(total: float, steps: int) -> float:
+    return float(total // steps) if total % steps == 0 else total / steps
 
 
 @dataclass(frozen=True)
 class ModelTiming(Timing):
-    """A timing that was predicted, with what was counted."""
+    """A predicted timing, with the counted figures."""
 
     tally: Tally = field(default_factory=lambda: Tally({}))
     data_wait: float | None = None
     insight: Insight = field(default_factory=Insight)
-    resident_seconds: float = 0.0  # of a step whose batch is there
+    resident_seconds: float = 0.0  # of a step whose batch is already there
     first_wait_seconds: float = 0.0  # for the first batches of epochs
 
 
 class ModelWindow:
-    """Steps as lists of events."""
+    """A window of steps, each a list of events."""
 
     def __init__(self, watcher: Watcher, card: Card, ring: Ring | None = None) -> None:
         self._watcher = watcher
         self._card = card
         self._ring = ring
         self.steps: list[list[Event]] = []
-        self._ghosts = Ghosts(watcher.memory, _BUDGET_BYTES)
+        self._saver = ShapeSaver(watcher.memory, _BUDGET_BYTES)
         if not watcher.has_residents:
             watcher.all_resident = True
         self._parameters = find_parameters(watcher.memory)
         watched = () if ring is None else self._parameters
         self._end_gradients = watch_gradients(watched, self._note_gradient)
         watcher.events = []
-        watcher.ghosts = self._ghosts
+        watcher.saver = self._saver
         watcher.memory.open()
         watcher.is_counting = True
 
@@ -63,20 +122,20 @@ class ModelWindow:
             self._watcher.events.append(Gradient(number, size_bytes))
 
     def mark(self) -> None:
-        """Note the end of a step."""
-        self._ghosts.end()
+        """Record the end of a step."""
+        self._saver.end()
         events, self._watcher.events = self._watcher.events, []
         classify_gradients(self._watcher.memory, self._parameters)
         self._watcher.places.forget_forward()
         self.steps.append(events)
 
     def is_huge(self) -> bool:
-        """Tell whether a step is too large to be run twice."""
+        """Return whether a step is too large to run twice."""
         launches, flops = self._effort()
-        return bool(self._ghosts.count) or launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
+        return bool(self._saver.count) or launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
 
     def is_enough(self) -> bool:
-        """Tell whether further steps would only repeat what is known."""
+        """Return whether further steps would only repeat what is known."""
         launches, flops = self._effort()
         return launches >= _ENOUGH_LAUNCHES or flops >= _ENOUGH_FLOPS
 
@@ -85,11 +144,11 @@ class ModelWindow:
         return len(launches), sum(event.kernel.flops for event in launches)
 
     def known(self) -> Sequence[float]:
-        """Return nothing: times are known at the end."""
+        """Return nothing: times are only known at the end."""
         return ()
 
     def stop(self, wait: Callable[[float], float] | None = None, plays: int = 0) -> ModelTiming:
-        """Add up what was counted and play it on the lanes, repeated if more plays are asked."""
+        """Add up the counts and play the steps on the timeline, at least `plays` of them."""
         peak = self._watcher.memory.close()
         self.close()
         shared = None if self._ring is None else exchange(self.steps, self._ring)
@@ -100,15 +159,22 @@ class ModelWindow:
         for i in range(plays):
             timeline.play(steps[i % len(steps)], wait)
         played = timeline.result()
-        ends = (0.0, *played.step_ends)
+        ends, counted = (0.0, *played.step_ends), tally(self.steps, peak)
         return ModelTiming(
             step_seconds=tuple(after - before for before, after in itertools.pairwise(ends)),
             wall_seconds=played.seconds,
-            utilization=played.busy_share,
-            peak_memory_bytes=float(peak.size_bytes),
-            reported={**_reported(played, self._watcher), **self._reported_of(shared, played, plays)},
+            figures={
+                **({} if played.busy_share is None else {"utilization": played.busy_share}),
+                "peak_memory": float(peak.size_bytes),
+                **counted.figures,
+            },
+            reported={
+                **_reported(played, self._watcher),
+                **counted.reported,
+                **self._reported_of(shared, played, plays),
+            },
             notes=(*(shared.notes(self._card) if shared else ()), *self._notes()),
-            tally=tally(self.steps, peak),
+            tally=counted,
             series=tuple(utilization_series(played, played.seconds / _SERIES_POINTS)),
             data_wait=played.wait_seconds / played.seconds if wait is not None and played.seconds else None,
             insight=self._insight(steps, played),
@@ -119,38 +185,38 @@ class ModelWindow:
     def _reported_of(self, shared: Exchange | None, played: Played, plays: int) -> dict[str, float]:
         if shared is None:
             return {}
-        # Without the loader on both sides: what several cards' loaders do to each other is not known.
+        # Both without the loader: how the loaders of several cards affect each other is not known.
         alone, together = (seconds_in_all(steps, self._card, plays) for steps in (self.steps, shared.steps))
         return shared.reported(played, alone, together)
 
     def _insight(self, steps: Sequence[Sequence[Event]], played: Played) -> Insight:
-        seen = what_if(steps, self._card, played)
-        held = {"memory_capacity_bytes": self._card.memory_bytes}
-        return Insight(seen.figures, seen.shares, {**seen.clues, **held})
+        insight = what_if(steps, self._card, played)
+        capacity = {"memory_capacity_bytes": self._card.memory_bytes}
+        return Insight(insight.figures, insight.shares, {**insight.clues, **capacity})
 
     def close(self) -> None:
         """Stop counting."""
         self._end_gradients()
-        self._ghosts.end()
+        self._saver.end()
         self._watcher.is_counting = False
         self._watcher.events = []
 
     def _notes(self) -> tuple[str, ...]:
         watcher, notes = self._watcher, []
         if watcher.all_resident:
-            notes.append("nothing was moved to perf.device: every tensor is taken to be on the modelled card")
+            notes.append("nothing was moved to perf.device: every tensor counts as on the modelled card")
         if watcher.by_bytes:
-            notes.append(f"costed by their bytes, having no rule: {', '.join(sorted(watcher.by_bytes))}")
-        if watcher.strangers:
-            place, count = next(iter(watcher.strangers.items()))
+            notes.append(f"no cost rule, costed by their bytes: {', '.join(sorted(watcher.by_bytes))}")
+        if watcher.misplaced:
+            place, count = next(iter(watcher.misplaced.items()))
             where = f"{place.key.partition(': ')[0]}:{place.line}"
             notes.append(
-                f"{count} tensor(s) of the host were used as if they were on the card, first at {where}: "
-                "a real card would have refused"
+                f"{count} host tensor(s) were used as if they were on the card, first at {where}: "
+                "a real card would raise an error"
             )
-        if self._ghosts.count:
+        if self._saver.count:
             notes.append(
-                f"activations beyond {_BUDGET_BYTES // 2**30} GiB were kept as shapes: values are void"
+                f"activations beyond {_BUDGET_BYTES // 2**30} GiB were kept as shapes: their values are lost"
             )
         if self._card.memory_bytes < watcher.memory.highest_bytes:
             notes.append(f"more than the {self._card.memory_bytes / 1e9:.0f} GB of the {self._card.title}")

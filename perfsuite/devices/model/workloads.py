@@ -1,4 +1,4 @@
-"""The operators a calibration measures, at several sizes, called as autograd and optimizers call them."""
+"""The operators a calibration measures, in several sizes, called as autograd and optimizers call them."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +26,7 @@ def products(device: Any) -> Iterator[tuple[tuple[int, int, int, int], Call]]:
             a, b = left[0], right[0]
             yield (batch, m, n, k), partial(torch.mm, a, b)
         else:
-            # Heads lie beside each other in memory, and gradients come transposed.
+            # Heads are adjacent in memory, and gradients come transposed.
             heads = torch.randn(m, batch, k, device=device).transpose(0, 1)
             turned = torch.randn(batch, n, k, device=device).transpose(1, 2)
             yield (batch, m, n, k), partial(torch.bmm, heads, right)
@@ -34,7 +34,7 @@ def products(device: Any) -> Iterator[tuple[tuple[int, int, int, int], Call]]:
 
 
 def row_calls(device: Any) -> Iterator[Call]:
-    """Yield calls of operators that go over elements or rows, one for each operator and size."""
+    """Yield calls of operators on elements or rows, one for each operator and size."""
     for size in SIZES:
         yield from _elementwise(size, device)
         yield from _rows(size, device)
@@ -88,7 +88,7 @@ def _rows(size: int, device: Any) -> Iterator[Call]:
     weight = torch.ones(_WIDTH, device=device)
     soft = torch.softmax(x, -1)
     out, centre, scale = aten.native_layer_norm(x, [_WIDTH], weight, weight, 1e-5)
-    group = (x.shape[0], _WIDTH, 1, 4)  # rows of heads, each normalized by itself
+    group = (x.shape[0], _WIDTH, 1, 4)  # rows of heads, each normalized separately
     _, mean, deviation = aten.native_group_norm(x, weight, weight, *group, 1e-5)
     yield lambda: aten.sum(x, [0], True)
     yield lambda: aten.max(x, -1)
@@ -124,8 +124,8 @@ def _convolution(channels: int, rows: int, device: Any) -> Iterator[Call]:
 def training(device: Any, rows: int, width: int, steps: int) -> Call:
     """Return a training step of a gated cell with heads, norm and mixing: operators, views and autograd.
 
-    With tiny sizes it shows what an operator costs beside its kernel, with real ones how much dearer
-    kernels are in a step, where nothing is warm, than alone.
+    With tiny sizes it shows what an operator costs in addition to its kernel, with real ones how much
+    slower kernels are in a step, where caches are cold, than alone.
     """
     gates = torch.nn.Linear(2 * width, 4 * width).to(device)
     norm = torch.nn.LayerNorm(width).to(device)

@@ -1,4 +1,4 @@
-"""The commands behind the documents' figures of the modelled GPU, at sizes a test can afford."""
+"""The commands that produce the modelled GPU's documented figures, in sizes a test can afford."""
 
 import dataclasses
 import json
@@ -11,8 +11,7 @@ import torch
 from benchmarks import cpu_as_card
 from benchmarks.modelled_full_size import count
 from benchmarks.trainings import Size, social_xlstm
-from perfsuite.devices.model import calibrate as calibration
-from perfsuite.devices.model import workloads
+from perfsuite.devices.model import calibrate, workloads
 from perfsuite.devices.model.cards import Card
 from perfsuite.statistics import ratio_interval
 
@@ -21,7 +20,7 @@ SIZE = Size(detectors=5, width=16, blocks=4, windows=2)
 
 @pytest.mark.slow
 def test_the_loop_launches_and_syncs_once_for_every_detector():
-    """Kernels and syncs of the encoder grow with the detectors, work does not; so the card falls idle."""
+    """Kernels and syncs of the encoder grow with the detectors, the work does not; so the card goes idle."""
     loop, shared = count("per_vd", SIZE), count("shared", SIZE)
     assert (12 * 2 * SIZE.detectors, 12 * 2) == (loop.counts["syncs"], shared.counts["syncs"])
     assert 4 < loop.counts["kernels"] / shared.counts["kernels"] < 5.5
@@ -33,7 +32,7 @@ def test_the_loop_launches_and_syncs_once_for_every_detector():
 
 @pytest.mark.slow
 def test_the_command_prints_what_each_variant_took():
-    """Both variants, each from a process of its own, with CPU time and memory beside the goal."""
+    """Both variants, each from a separate process, with CPU time and memory next to the goal."""
     sizes = [f"--{name}={value}" for name, value in dataclasses.asdict(SIZE).items()]
     command = [sys.executable, "-m", "benchmarks.modelled_full_size", *sizes]
     ran = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -46,7 +45,7 @@ def test_the_command_prints_what_each_variant_took():
 
 
 class Clock:
-    """A clock that only moves when a step says so."""
+    """A clock that only advances when a step says so."""
 
     def __init__(self):
         self.now = 0.0
@@ -55,7 +54,7 @@ class Clock:
         return self.now
 
     def step(self, *seconds):
-        """Return a step that takes these seconds in turn, then the last of them for ever."""
+        """Return a step that takes these seconds in turn, then always the last."""
         left = list(seconds)
 
         def run():
@@ -65,7 +64,7 @@ class Clock:
 
 
 def test_steps_take_turns_and_short_ones_are_run_several_times():
-    """The first step of a turn is not timed; the very second one tells how many there are in a turn."""
+    """The first step of a turn is not timed; the second decides how many steps a turn has."""
     clock = Clock()
     long = clock.step(9.0, 1.0, 9.0, 1.0, 9.0, 2.0, 9.0, 3.0)
     short = clock.step(9.0, 0.05, 9.0, 0.01, 0.03, 9.0, 0.05, 0.05, 9.0, 0.01, 0.01)
@@ -74,8 +73,8 @@ def test_steps_take_turns_and_short_ones_are_run_several_times():
     assert [0.02, 0.05, 0.01] == pytest.approx(times["short"])
 
 
-def test_a_prediction_is_held_against_the_median_and_orders_are_told():
-    """The error is a share of what was measured; a pair the wrong way round is named."""
+def test_a_prediction_is_compared_with_the_median_and_orders_are_reported():
+    """The error is a share of the measured time; a pair in the wrong order is named."""
     card = Card("cpu", "CPU", 1e9, 1e9, 1, 1e9, "", is_host=True, curves={"add": ((1.0, 2.0),)})
     card = dataclasses.replace(card, dispatch_seconds=0.0)
     x = torch.ones(())
@@ -104,12 +103,12 @@ def one_thread():
 
 @pytest.mark.slow
 def test_this_processor_as_a_card_puts_variants_in_their_order(one_thread, monkeypatch):
-    """Calibrated in a hurry, it still knows which is faster, as pairs of measured steps show."""
-    monkeypatch.setattr(calibration, "_PASSES", 1)
-    monkeypatch.setattr(calibration, "_BATCHES", 3)
-    monkeypatch.setattr(calibration, "_BATCH_SECONDS", 1e-3)
+    """Calibrated briefly, it still predicts which is faster, as pairs of measured steps show."""
+    monkeypatch.setattr(calibrate, "_PASSES", 1)
+    monkeypatch.setattr(calibrate, "_BATCHES", 3)
+    monkeypatch.setattr(calibrate, "_BATCH_SECONDS", 1e-3)
     monkeypatch.setattr(workloads, "SIZES", workloads.SIZES[:3])
-    card = calibration.calibrate_cpu("here")
+    card = calibrate.calibrate_cpu("here")
     size = Size(detectors=6, width=64, blocks=4, windows=4)
     steps = {encoder: social_xlstm(encoder, size, "cpu") for encoder in ("per_vd", "shared")}
     times = cpu_as_card.measure(steps, 9)

@@ -1,4 +1,4 @@
-"""Cards: a sheet for each, the project's own, what a sheet promises and what a calibration writes."""
+"""Cards: their sheets, the project's entries, times predicted from a sheet, and what a calibration writes."""
 
 import dataclasses
 import math
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.devices.kernels import Family, Kernel
-from perfsuite.devices.model import card_file
+from perfsuite.devices.kernels import Kernel, KernelKind
+from perfsuite.devices.model import calibrate
 from perfsuite.devices.model.cards import Card, find_card, load_cards
 from perfsuite.devices.model.fitting import Row, fit_corrections, fit_rules
 from perfsuite.devices.model.roofline import RULES, compute_share, seconds, sheet_seconds
@@ -18,11 +18,11 @@ ENTRY = 'title = "Mine"\nfloat32 = 1e12\nbandwidth = 1e11\nsms = 10\nmemory_byte
 
 
 def product(b, m, n, k, precision="float32"):
-    family = Family.BMM if b > 1 else Family.LINEAR
+    kind = KernelKind.BMM if b > 1 else KernelKind.LINEAR
     size = 4 if precision == "float32" else 2
     return Kernel(
         "mm",
-        family,
+        kind,
         2.0 * b * m * n * k,
         size * b * (m * k + k * n),
         size * b * m * n,
@@ -33,7 +33,7 @@ def product(b, m, n, k, precision="float32"):
 
 
 def test_every_card_of_the_table_has_its_figures_and_their_source():
-    """Dense peaks, memory, bus, power, process; nothing without a document."""
+    """Dense peaks, memory, bus, power, process; nothing without a source."""
     cards = load_cards()
     assert {
         "a10",
@@ -59,14 +59,14 @@ def test_every_card_of_the_table_has_its_figures_and_their_source():
     [("pyproject.toml", "[tool.perfsuite.gpus.mine]\n" + ENTRY), ("perfsuite-gpus.toml", "[mine]\n" + ENTRY)],
 )
 def test_a_project_adds_its_card(tmp_path, file, text):
-    """In either of two places."""
+    """In either of two files."""
     (tmp_path / file).write_text(text)
     assert "Mine" == find_card("mine", tmp_path).title
     assert "NVIDIA A10" == find_card("a10", tmp_path).title
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("[mine]\n" + ENTRY + "speed = 1\n", "unknown speed"),
         ('[mine]\ntitle = "x"\n', "missing bandwidth"),
@@ -74,10 +74,10 @@ def test_a_project_adds_its_card(tmp_path, file, text):
         ("[mine", "cannot be read"),
     ],
 )
-def test_a_wrong_entry_is_refused(tmp_path, text, told):
+def test_a_wrong_entry_is_refused(tmp_path, text, expected):
     """With what is wrong and what is known."""
     (tmp_path / "perfsuite-gpus.toml").write_text(text)
-    with pytest.raises(DeviceMissing, match=told):
+    with pytest.raises(DeviceMissing, match=expected):
         find_card("mine", tmp_path)
 
 
@@ -101,7 +101,7 @@ def test_whole_waves_of_whole_tiles():
 
 
 def test_half_precision_and_few_bytes_are_faster():
-    """The tensor units' peak counts where there is one."""
+    """The tensor units' peak counts if there is one."""
     card = find_card("a10")
     assert sheet_seconds(product(1, 4096, 4096, 4096, "float16"), card) < 0.5 * sheet_seconds(
         product(1, 4096, 4096, 4096), card
@@ -150,14 +150,14 @@ def test_kernel_times_are_as_good_as_the_document_says(name):
     rows, cards = load(DATA), load_cards()
     for group, found in from_sheet(name, cards, rows).items():
         assert median(found) <= SHEET[group], group
-    # A tenth is a matter of luck, seven rows of some; five draws are not.
+    # A single tenth, of some kinds only seven rows, is a matter of luck; five draws are not.
     draws = [calibrated(cards[name], rows[name], cards, rows, seed) for seed in range(5)]
     for group, limit in CALIBRATED.items():
         assert mean(median(draw[group]) for draw in draws) <= limit, group
 
 
 def test_a_card_at_another_clock_for_a_moment_does_not_move_the_fit():
-    """A third of the rows at half the time: the fit stays with the others and does not meet them half-way."""
+    """A third of the rows at half the time: the fit follows the others and does not average."""
     card = find_card("t4")
     kernels = [product(b, m, m, k) for b in (16, 64, 256) for m in (256, 512) for k in (64, 128, 256, 512)]
     rows = [
@@ -171,7 +171,7 @@ def test_a_card_at_another_clock_for_a_moment_does_not_move_the_fit():
 
 
 def test_corrections_of_another_version_are_refused():
-    """Their numbers would mean something else."""
+    """Their coefficients would mean something else."""
     card = dataclasses.replace(find_card("t4"), corrections={"linear": (0.1, 0.2)})
     with pytest.raises(DeviceMissing, match=r"card 't4'.*linear are 2 numbers.*measure it again"):
         seconds(product(1, 64, 64, 64), card)
@@ -185,14 +185,14 @@ def test_a_card_survives_its_file(tmp_path):
     )  # fmt: skip
     other = dataclasses.replace(card, name="other")
     for entry in (card, other, dataclasses.replace(card, title="Again")):
-        card_file.write(entry, tmp_path)
+        calibrate.write(entry, tmp_path)
     assert "Again" == find_card("mine", tmp_path).title
     assert other == find_card("other", tmp_path)
     assert 1 == (tmp_path / "perfsuite-gpus.toml").read_text().count('["mine"]')
 
 
 def test_a_processor_runs_along_its_curves():
-    """Between measured sizes straight in both logarithms; unmeasured operators as their family does."""
+    """Linear between measured sizes in both logarithms; others as the typical one of their kind."""
     card = Card(
         "cpu", "CPU", 1e9, 1e9, 1, 1e9, "a test", is_host=True,
         curves={"add": ((100.0, 1e-6), (10_000.0, 1e-4)), "sum": ((1.0, 5.0),)},
@@ -200,16 +200,16 @@ def test_a_processor_runs_along_its_curves():
     )  # fmt: skip
 
     def add(size, op="add"):
-        return seconds(Kernel(op, Family.ELEMENTWISE, 0.0, size, 0, "float32"), card)
+        return seconds(Kernel(op, KernelKind.ELEMENTWISE, 0.0, size, 0, "float32"), card)
 
     assert [1e-6, 1e-6, 1e-5, 1e-4, 1e-3] == pytest.approx([add(s) for s in (1, 100, 1000, 10_000, 100_000)])
     assert add(1000) == add(1000, "exp")
     assert 1.0 == seconds(product(1, 8, 8, 8), card)
-    assert math.isclose(5.0, seconds(Kernel("mean", Family.REDUCTION, 0.0, 1, 0, "float32"), card))
+    assert math.isclose(5.0, seconds(Kernel("mean", KernelKind.REDUCTION, 0.0, 1, 0, "float32"), card))
 
 
-def test_a_processors_thin_products_go_by_their_own_costs():
-    """A side of 4 leaves vectors empty; a card calibrated before there was such a class goes by its bmm."""
+def test_a_processors_thin_products_have_their_own_costs():
+    """A side of 4 leaves vectors half empty; a card calibrated without such a class uses its bmm costs."""
     card = Card(
         "cpu", "CPU", 1e9, 1e9, 1, 1e9, "a test", is_host=True,
         products={"linear": (1.0, 0.0, 0.0, 0.0), "bmm": (2.0, 0.0, 0.0, 0.0), "thin": (3.0, 0.0, 0.0, 0.0)},

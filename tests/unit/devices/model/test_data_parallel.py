@@ -10,15 +10,23 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from perfsuite.devices.code_lines import UNKNOWN
-from perfsuite.devices.kernels import Family, Gradient, HostWork, Kernel, Launch, OptimizerMark, Reduce, Sync
+from perfsuite.devices.kernels import (
+    Gradient,
+    HostWork,
+    Kernel,
+    KernelKind,
+    Launch,
+    OptimizerMark,
+    Reduce,
+    Sync,
+)
 from perfsuite.devices.model import what_if as replay
-from perfsuite.devices.model.cards import Card, find_card
+from perfsuite.devices.model.cards import Card, Link, Ring, find_card, find_cards
 from perfsuite.devices.model.data_parallel import exchange, seconds_in_all
 from perfsuite.devices.model.device import ModelDevice
-from perfsuite.devices.model.links import Link, Ring, find_cards
-from perfsuite.devices.model.measurer import model_loop, model_step
 from perfsuite.devices.model.timeline import CAUSES, Timeline
 from perfsuite.devices.model.what_if import what_if
+from tests.modelled import model_loop, model_step
 
 ROOT = Path(__file__).parents[4]
 MIB = 2**20
@@ -32,7 +40,7 @@ BEGIN, END = OptimizerMark(True), OptimizerMark(False)
 
 
 def kernel(seconds):
-    return Launch(Kernel("op", Family.ELEMENTWISE, 0.0, seconds, 0, "float32"), UNKNOWN)
+    return Launch(Kernel("op", KernelKind.ELEMENTWISE, 0.0, seconds, 0, "float32"), UNKNOWN)
 
 
 def busy_host(seconds):
@@ -61,19 +69,19 @@ def two_buckets(between):
 @pytest.mark.parametrize(
     ("events", "collective", "exposed", "end"),
     [
-        # One bucket of 2 s behind the last kernel of the backward pass: nothing hides it.
+        # One bucket of 2 s after the last kernel of the backward pass: nothing hides it.
         ([kernel(10), Gradient(0, MIB), BEGIN, kernel(2), END], 2, 2, 14),
-        # 13–15 beside the kernel that runs until 17, then 5 s for all to see.
+        # 13–15 hidden by the kernel that runs until 17, then 5 s exposed.
         (two_buckets([kernel(4)]), 7, 5, 24),
         # The second is ready at 14 and leaves when the first is done at 15.
         (two_buckets([kernel(1)]), 7, 6, 22),
-        # The host comes back at 20 only; the bucket was there at 12.
+        # The host returns only at 20; the bucket arrived at 12.
         ([kernel(10), Gradient(0, MIB), busy_host(20), BEGIN, kernel(2), END], 2, 0, 22),
-        # It is back at 11, a second before the bucket.
+        # The host returns at 11, a second before the bucket arrives.
         ([kernel(10), Gradient(0, MIB), busy_host(11), BEGIN, kernel(2), END], 2, 1, 14),
-        # Nothing behind the backward pass: the step is over when the bucket is there.
+        # Nothing after the backward pass: the step ends when the bucket arrives.
         ([kernel(10), Gradient(0, MIB)], 2, 2, 12),
-        # A sync behind the backward pass waits for it, too.
+        # A sync after the backward pass waits for it, too.
         ([kernel(10), Gradient(0, MIB), Sync("item", UNKNOWN), busy_host(1), kernel(2)], 2, 2, 15),
         # No gradient, no collective.
         ([kernel(10), BEGIN, kernel(2), END], 0, 0, 12),
@@ -82,7 +90,7 @@ def two_buckets(between):
 def test_a_bucket_leaves_when_it_is_full_and_the_optimizer_waits_for_the_last(
     events, collective, exposed, end
 ):
-    """By hand: when each bucket starts, what hides it, and when the step is over."""
+    """Computed by hand: when each bucket starts, what hides it, and when the step ends."""
     result = played(events)
     assert collective == pytest.approx(result.collective_seconds)
     assert exposed == pytest.approx(result.exposed_seconds, abs=1e-9)
@@ -90,7 +98,7 @@ def test_a_bucket_leaves_when_it_is_full_and_the_optimizer_waits_for_the_last(
 
 
 def test_the_figures_of_two_buckets():
-    """7 s on the link, 2 of them hidden; 24 s a step instead of 19."""
+    """7 s on the link, 2 of them hidden; 24 s per step instead of 19."""
     step = two_buckets([kernel(4)])
     shared = exchange([step], RING)
     alone, together = (seconds_in_all(steps, CARD, 1) for steps in ([step], shared.steps))
@@ -104,7 +112,7 @@ def test_the_figures_of_two_buckets():
 
 
 def test_the_gap_is_the_collectives():
-    """And one card's causes are what they were."""
+    """And the causes of a single card are unchanged."""
     assert 5 == pytest.approx(played(two_buckets([kernel(4)])).gaps["collectives"])
     assert set(CAUSES) == set(played([kernel(1)]).gaps)
 
@@ -145,20 +153,20 @@ A, B = Gradient(0, 10), Gradient(1, 20)
         ([[A, B, BEGIN, END]], [[30]]),
         ([[A, B, A, B, BEGIN, END]], [[30]]),  # two backward passes before the optimizer
         ([[A, B], [A, B, BEGIN, END]], [[], [30]]),  # a step each
-        ([[A, B, BEGIN, END], [A, B]], [[30], []]),  # the first step comes again behind the last
+        ([[A, B, BEGIN, END], [A, B]], [[30], []]),  # the first step follows the last again
         ([[A, BEGIN, END, B, BEGIN, END]], [[10, 20]]),  # an optimizer each
-        ([[A, B, A, BEGIN, END]], [[20, 10]]),  # what is not added to again is sent
-        ([[A, B, A, B]], [[30, 30]]),  # nobody says what is accumulated
+        ([[A, B, A, BEGIN, END]], [[20, 10]]),  # a gradient that is not added to again is sent
+        ([[A, B, A, B]], [[30, 30]]),  # without an optimizer, accumulation is unknown
         ([[kernel(1)]], [[]]),
     ],
 )
 def test_accumulated_gradients_are_sent_before_the_optimizers_step_only(steps, expected):
-    """Every gradient once, with the pass that gives it its last share."""
+    """Every gradient once, with the pass that adds to it last."""
     assert expected == sent(*steps)
 
 
 def test_the_share_of_the_exchange_is_what_a_step_would_gain_without_it():
-    """Told apart from launches."""
+    """Distinguished from launches."""
     steps = exchange([two_buckets([kernel(4)])] * 3, RING).steps
     shares = what_if(steps, CARD).shares
     assert 5 / 24 == pytest.approx(shares["collectives"])
@@ -166,8 +174,8 @@ def test_the_share_of_the_exchange_is_what_a_step_would_gain_without_it():
     assert "collectives" not in what_if([[kernel(4)]], CARD).shares
 
 
-def test_a_huge_step_tells_its_exchange_by_its_gaps(monkeypatch):
-    """It is not played again, and the idle stretch has its cause."""
+def test_a_huge_steps_exchange_is_its_gaps(monkeypatch):
+    """It is not played again; the idle time has its cause."""
     monkeypatch.setattr(replay, "_HUGE_EVENTS", 1)
     step = two_buckets([kernel(4)])
     shares = what_if(exchange([step], RING).steps, CARD, played(step)).shares
@@ -195,7 +203,7 @@ def reading_on(name, make=None, accumulate=1, step_optimizer=True):
                 optimizer.step()
             optimizer.zero_grad()
 
-        return model_step(make(model, features) if make else step, device, lambda *_: None, 8)
+        return model_step(make(model, features) if make else step, device, 8)
     finally:
         device.end_test()
 
@@ -204,8 +212,8 @@ BYTES = 2 * (512 * 512 + 512) * 4  # 1 MiB is full with the second weight: two b
 SECOND = (512 * 512 + 512) * 4
 
 
-def test_a_training_on_four_cards_tells_what_its_gradients_cost():
-    """From torch's own backward pass: the last layer's weight and bias fill the first bucket."""
+def test_a_training_on_four_cards_reports_what_its_gradients_cost():
+    """From torch's backward pass: the last layer's weight and bias fill the first bucket."""
     reading = reading_on("4xa10")
     ring = find_cards("4xa10")[1]
     assert "model:4xa10@pcie" == reading.device
@@ -252,7 +260,7 @@ def process_group():
     ids=["small", "beyond 25 MiB", "recurrent"],
 )
 def test_the_buckets_are_those_of_torchs_own_ddp(process_group, make, shape):
-    """A real DDP, asked how it cut the same model's gradients once it had seen them arrive."""
+    """Compared with a real DDP on the same model, after it has recorded the order of arrival."""
     ddp = DistributedDataParallel(make())
     for _ in range(3):
         ddp(torch.ones(shape)).sum().backward()
@@ -272,7 +280,7 @@ def test_the_buckets_are_those_of_torchs_own_ddp(process_group, make, shape):
 
 
 def test_nvlink_is_faster_than_pcie():
-    """The same card, asked for by its link."""
+    """The same card, with either link."""
     fast, slow = reading_on("4xh100"), reading_on("4xh100@pcie")
     assert fast.step_seconds < slow.step_seconds
     assert fast.reported["modelled_scaling_efficiency"] > slow.reported["modelled_scaling_efficiency"]
@@ -280,19 +288,18 @@ def test_nvlink_is_faster_than_pcie():
 
 @pytest.mark.parametrize("name", ["a10", "1xa10"])
 def test_one_card_is_what_it_was(name):
-    """No hook, no figure, no note of a ring."""
+    """No hook, no figure, no note about a ring."""
     reading = reading_on(name)
-    assert {f"modelled_{cause}_gap_share" for cause in CAUSES} | {"operators_without_rule"} == set(
-        reading.reported
-    )
+    told = {"operators_without_rule", "d2d_copies", "h2d_copies", "d2h_copies"}
+    assert {f"modelled_{cause}_gap_share" for cause in CAUSES} | told == set(reading.reported)
     assert "model:a10" == reading.device
     assert not any("over" in note for note in reading.notes)
     facts = opened(name).facts()
     assert ("model-a10", "NVIDIA A10 modelled", 1) == (facts.kind, facts.name, opened(name).count())
 
 
-def test_several_cards_have_a_key_of_their_own():
-    """By their number and by their link."""
+def test_several_cards_have_their_own_key():
+    """It contains their number and their link."""
     names = ("a10", "2xa10", "4xa10", "4xh100", "4xh100@pcie")
     kinds = [(opened(name).facts().kind, opened(name).facts().name) for name in names]
     assert ("model-4xh100-pcie", "4 NVIDIA H100 SXM5 80GB over PCIe modelled") == kinds[-1]
@@ -300,8 +307,8 @@ def test_several_cards_have_a_key_of_their_own():
     assert [1, 2, 4, 4, 4] == [opened(name).count() for name in names]
 
 
-def test_accumulation_is_told():
-    """Three backward passes, one exchange; without an optimizer one for each, and a note says which."""
+def test_accumulation_is_noted():
+    """Three backward passes, one exchange; without an optimizer one exchange each, and a note says which."""
     reading = reading_on("4xa10", accumulate=3)
     assert BYTES == reading.reported["modelled_collective_bytes"]
     assert any("no_sync()" in note for note in reading.notes)
@@ -311,7 +318,7 @@ def test_accumulation_is_told():
 
 
 def test_a_step_without_gradients_exchanges_nothing():
-    """Evaluation scales as it is."""
+    """Evaluation scales without cost."""
     reading = reading_on("4xa10", make=lambda model, features: torch.no_grad()(lambda: model(features)))
     assert 0 == reading.reported["modelled_collective_bytes"]
     assert 1 == reading.reported["modelled_scaling_efficiency"]
@@ -320,12 +327,12 @@ def test_a_step_without_gradients_exchanges_nothing():
 
 
 def test_a_step_that_moves_nothing_sends_its_gradients_too():
-    """Every tensor is taken to be on the card, the parameters with them."""
+    """Every tensor counts as on the card, including the parameters."""
     device = opened("2xa10")
     device.begin_test()
     try:
         model, features = nn.Linear(64, 64), torch.ones(8, 64)
-        reading = model_step(lambda: model(features).sum().backward(), device, lambda *_: None, 8)
+        reading = model_step(lambda: model(features).sum().backward(), device, 8)
     finally:
         device.end_test()
     assert 64 * 65 * 4 == reading.reported["modelled_collective_bytes"]
@@ -344,7 +351,6 @@ def test_a_loop_scales_by_its_steps():
                 loader,
                 lambda batch, model=model: model(batch.to("cpu:0")).sum().backward(),
                 device,
-                lambda *_: None,
                 samples=None,
                 batch_seconds=batch_seconds,
             )
@@ -358,15 +364,15 @@ def test_a_loop_scales_by_its_steps():
 
 
 def test_frozen_parameters_and_those_of_the_host_are_not_sent():
-    """Only what gets a gradient on the card."""
+    """Only parameters that get a gradient on the card are."""
 
     def make(model, features):
         model[0].requires_grad_(False)
-        beside = nn.Linear(4, 4)
+        on_host = nn.Linear(4, 4)
 
         def step():
             model(features).sum().backward()
-            beside(torch.ones(1, 4)).sum().backward()
+            on_host(torch.ones(1, 4)).sum().backward()
 
         return step
 
@@ -375,7 +381,7 @@ def test_frozen_parameters_and_those_of_the_host_are_not_sent():
 
 
 def test_the_hooks_are_gone_after_the_window():
-    """What a test measures leaves nothing behind on its parameters."""
+    """Measuring leaves nothing behind on a test's parameters."""
     left = []
 
     def make(model, features):

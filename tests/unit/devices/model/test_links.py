@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed
 
-from perfsuite.devices.model.cards import find_card
-from perfsuite.devices.model.links import (
+from perfsuite.devices.model.cards import (
     BUCKET_BYTES,
     FIRST_BUCKET_BYTES,
     Link,
     Ring,
     buckets,
+    find_card,
     find_cards,
     link_of,
 )
@@ -34,7 +34,7 @@ PLAIN = Link("pcie", 2e9, 0.5, 1e-3)  # 1 GB/s is reached
     ],
 )
 def test_a_ring_sends_twice_what_the_others_have(count, size_bytes, expected):
-    """2(k−1)/k of the bytes over what the link reaches, and 2(k−1) hops."""
+    """2(k−1)/k of the bytes at the link's reached bandwidth, and 2(k−1) hops."""
     assert expected == pytest.approx(Ring(count, PLAIN).all_reduce_seconds(size_bytes))
 
 
@@ -60,19 +60,19 @@ def test_more_bytes_are_never_faster_nor_are_more_cards(count, size, more, link)
     ],
 )
 def test_cards_are_joined_by_nvlink_where_they_have_it(name, count, link, bandwidth):
-    """Else through the host; either can be asked for by name."""
+    """Otherwise through the host; either can be requested by name."""
     _, ring = find_cards(name)
     assert (count, link, bandwidth) == (ring.count, ring.link.name, ring.link.bandwidth)
 
 
 @pytest.mark.parametrize("name", ["a10", "1xa10"])
 def test_one_card_has_no_ring(name):
-    """And is the very same card."""
+    """And is the same card."""
     assert (find_card("a10"), None) == find_cards(name)
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("4xa11", "unknown card 'a11'; known: a10, "),
         ("a11", "unknown card 'a11'; known: a10, "),
@@ -85,11 +85,11 @@ def test_one_card_has_no_ring(name):
         ("4xa10@nvlink", "NVIDIA A10 has no NVLink; cards that have it: a100-sxm, h100, v100-sxm. Use @pcie"),
     ],
 )
-def test_what_is_unknown_is_refused_with_the_known(name, told):
+def test_what_is_unknown_is_refused_with_the_known(name, expected):
     """Card, link or count."""
     with pytest.raises(DeviceMissing) as refused:
         find_cards(name)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
 
 
 def test_a_processor_is_not_joined(tmp_path):
@@ -102,15 +102,15 @@ def test_a_processor_is_not_joined(tmp_path):
         find_cards("2xmine", tmp_path)
 
 
-def test_an_entry_may_know_its_link_better():
-    """Both figures that no sheet has."""
+def test_an_entry_may_override_its_link():
+    """Both figures are in no sheet."""
     card = dataclasses.replace(find_card("a10"), link_share=0.3, link_seconds=1e-5)
     assert (0.3, 1e-5) == (link_of(card).share, link_of(card).hop_seconds)
 
 
 @given(st.lists(st.integers(1, 40 * 2**20 // 4), max_size=30))
 def test_buckets_are_cut_as_torch_cuts_them(numels):
-    """The first at 1 MiB, the others at 25 MiB; compared with torch's own function."""
+    """The first at 1 MiB, the others at 25 MiB; compared with torch's function."""
     tensors = [torch.empty(numel, device="meta") for numel in numels]
     expected: list[list[int]] = []
     if tensors:

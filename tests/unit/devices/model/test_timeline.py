@@ -1,11 +1,11 @@
-"""The lanes: the host runs ahead, a sync stops it, a copy holds kernels back, a loader starves them."""
+"""The timeline: the host runs ahead, a sync stops it, a copy delays kernels, a loader starves them."""
 
 import pytest
 
 from perfsuite.devices.code_lines import UNKNOWN
-from perfsuite.devices.kernels import VIEW, Copy, Family, HostWork, Kernel, Launch, Sync
+from perfsuite.devices.kernels import VIEW, Copy, HostWork, Kernel, KernelKind, Launch, Sync
 from perfsuite.devices.model.cards import Card
-from perfsuite.devices.model.loader import LoaderCosts, Starving
+from perfsuite.devices.model.loader import LoaderCosts, LoaderSchedule
 from perfsuite.devices.model.timeline import Timeline, utilization_series
 
 # A byte a second, a second a launch: the figures below are whole numbers.
@@ -17,7 +17,7 @@ CARD = Card(
 
 
 def kernel(seconds):
-    return Launch(Kernel("op", Family.ELEMENTWISE, 0.0, seconds, 0, "float32"), UNKNOWN)
+    return Launch(Kernel("op", KernelKind.ELEMENTWISE, 0.0, seconds, 0, "float32"), UNKNOWN)
 
 
 def played(*steps, card=CARD, wait=None):
@@ -50,7 +50,7 @@ def test_the_device_waits_for_the_host_and_the_host_at_syncs(events, end, busy):
 
 
 def test_a_gap_has_a_cause():
-    """Launches, syncs and copies are told apart."""
+    """Launches, syncs and copies are distinguished."""
     launch = played([kernel(1), kernel(1)]).gaps
     assert launch["launch"] > 0
     assert 0 == launch["sync"]
@@ -58,7 +58,7 @@ def test_a_gap_has_a_cause():
 
 
 def test_a_pageable_copy_blocks_and_a_pinned_one_overlaps():
-    """The same bytes cost the host nothing when they are pinned and asked for without blocking."""
+    """The same bytes cost the host nothing when they are pinned and copied without blocking."""
     pageable = [Copy("h2d", 10, False, True, UNKNOWN), HostWork("x", 0, UNKNOWN), kernel(1)]
     pinned = [Copy("h2d", 10, True, False, UNKNOWN), HostWork("x", 0, UNKNOWN), kernel(1)]
     assert played(pageable).seconds > 10 / 0.45 + 3
@@ -68,7 +68,7 @@ def test_a_pageable_copy_blocks_and_a_pinned_one_overlaps():
 @pytest.mark.parametrize("direction", ["h2d", "d2h"])
 @pytest.mark.parametrize(("pinned", "share"), [(True, 0.85), (False, 0.45)])
 def test_a_copy_keeps_the_order_of_its_stream(direction, pinned, share):
-    """It starts when earlier kernels are done, later ones wait for it; the host goes on if it is pinned."""
+    """It starts when earlier kernels are done, later ones wait for it; if pinned, the host goes on."""
     copy = Copy(direction, 10, pinned, not pinned, UNKNOWN)
     result = played([kernel(30), copy, kernel(30)])
     took = 10 / share
@@ -78,20 +78,20 @@ def test_a_copy_keeps_the_order_of_its_stream(direction, pinned, share):
 
 
 def test_steps_run_into_each_other():
-    """The second step's launches hide behind the first one's kernels."""
+    """The first step's kernels hide the second step's launches."""
     ends = played([kernel(10)], [kernel(10)]).step_ends
     assert (12, 22) == pytest.approx(ends)
 
 
 def test_the_queue_is_finite():
-    """The host cannot run ahead for ever: kernels of ten seconds stop it 1,024 of them before the device."""
-    asked = []
-    played([kernel(10)] * 1500, [kernel(10)], wait=lambda now: asked.append(now) or now)
-    assert (1500 - 1024) * 10 < asked[1] < 1500 * 10
+    """The host cannot run ahead for ever: it waits when it is 1,024 kernels ahead of the device."""
+    requests = []
+    played([kernel(10)] * 1500, [kernel(10)], wait=lambda now: requests.append(now) or now)
+    assert (1500 - 1024) * 10 < requests[1] < 1500 * 10
 
 
 def test_the_series_shows_the_swing():
-    """Busy, idle, busy: as a sampler would have seen it."""
+    """Busy, idle, busy: as a sampler would read it."""
     events = [kernel(10), SYNC, *[HostWork("x", 0, UNKNOWN)] * 8, kernel(10)]
     assert [0.8, 0.2, 0.8] == pytest.approx(
         [round(v, 1) for v in utilization_series(played(events), 32 / 3)], abs=0.1
@@ -100,9 +100,9 @@ def test_the_series_shows_the_swing():
 
 
 @pytest.mark.parametrize(
-    ("costs", "asked_every", "expected"),
+    ("costs", "requested_every", "expected"),
     [
-        (LoaderCosts(2.0), 5, [2, 2, 2]),  # in the process itself: always waited for
+        (LoaderCosts(2.0), 5, [2, 2, 2]),  # no workers: the step always waits
         (LoaderCosts(2.0, workers=1, prefetch=2), 5, [2, 0, 0]),  # prefetched while the step runs
         (LoaderCosts(4.0, workers=1, prefetch=2), 1, [4, 3, 3]),  # starved
         (LoaderCosts(4.0, workers=4, prefetch=2), 1, [4, 0, 0]),  # four at once
@@ -110,23 +110,23 @@ def test_the_series_shows_the_swing():
         (LoaderCosts(4.0, workers=4, prefetch=2, cores=1), 1, [16, 0, 0]),  # four workers, one core
     ],
 )
-def test_batches_are_ready_when_workers_had_the_time(costs, asked_every, expected):
+def test_batches_are_ready_when_workers_had_the_time(costs, requested_every, expected):
     """Waits follow from cost, workers and prefetching."""
-    starving, now, waits = Starving(costs), 0.0, []
+    schedule, now, waits = LoaderSchedule(costs), 0.0, []
     for _ in expected:
-        ready = starving(now)
+        ready = schedule(now)
         waits.append(ready - now)
-        now = ready + asked_every
+        now = ready + requested_every
     assert expected == pytest.approx(waits)
 
 
 @pytest.mark.parametrize(("persistent", "expected"), [(False, [4, 0, 4, 0]), (True, [4, 0, 0, 0])])
 def test_workers_start_at_every_epoch_unless_they_persist(persistent, expected):
-    """The swing with the epoch's period: utilization falls whenever workers start anew."""
+    """A swing with the epoch's period: utilization falls whenever workers restart."""
     costs = LoaderCosts(1.0, 1, 2, persistent, batches_per_epoch=2, worker_start_seconds=3.0)
-    starving, now, waits = Starving(costs), 0.0, []
+    schedule, now, waits = LoaderSchedule(costs), 0.0, []
     for _ in expected:
-        ready = starving(now)
+        ready = schedule(now)
         waits.append(ready - now)
         now = ready + 5
     if persistent:
@@ -136,7 +136,7 @@ def test_workers_start_at_every_epoch_unless_they_persist(persistent, expected):
 
 
 def test_waiting_for_data_is_the_devices_gap():
-    """Starvation is told apart from launches."""
-    result = played([kernel(1)], [kernel(1)], wait=Starving(LoaderCosts(100.0)))
+    """Waiting for data is distinguished from launches."""
+    result = played([kernel(1)], [kernel(1)], wait=LoaderSchedule(LoaderCosts(100.0)))
     assert 200 == pytest.approx(result.wait_seconds)
     assert result.gaps["data"] > 190
