@@ -1,4 +1,4 @@
-"""The checklist of a training, before the run from its settings and during it from a reading; no torch."""
+"""The checklist of a training: before the run from its settings, during it from a reading; needs no torch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
@@ -8,7 +8,7 @@ from perfsuite.errors import ChecklistMissed
 from perfsuite.records import Reading
 from perfsuite.units import Unit, show
 
-# The names under which trainings keep these settings; the first that is found counts.
+# The names that trainings use for these settings; the first one found counts.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "precision": ("precision",),
     "num_workers": ("num_workers", "dataloader_num_workers"),
@@ -19,12 +19,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 _MIXED_FLAGS = ("amp", "use_amp", "bf16", "fp16")  # any of them
 _IN_MEMORY = ("shared", "memmap", "memory", "ram", True)
-_ABSENT = "not said"
+_ABSENT = "not set"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the items ask for; the defaults suit a card of 16 GB or more and a model that can use it."""
+    """The expected values; the defaults suit a card of 16 GB or more and a model that can use it."""
 
     workers: tuple[int, int] = (4, 12)
     batch_size: int = 256
@@ -35,18 +35,19 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Item:
-    """One line of the list: what was found, what is asked, and what to do where it is missed."""
+    """One line of the list: the actual value, the expected one, and what to do if it is missed."""
 
     name: str
-    found: str
-    asked: str
+    actual: str
+    expected: str
     is_met: bool
     advice: str = ""
 
     def line(self) -> str:
         """Return the item as it is printed."""
         advice = "" if self.is_met or not self.advice else f"; {self.advice}"
-        return f"[{'x' if self.is_met else ' '}] {self.name}: {self.found} (asked: {self.asked}){advice}"
+        mark = "x" if self.is_met else " "
+        return f"[{mark}] {self.name}: {self.actual} (expected: {self.expected}){advice}"
 
 
 class Checklist:
@@ -56,7 +57,7 @@ class Checklist:
         self._config, self._device, self._wanted = config, device, wanted
 
     def before(self) -> tuple[Item, ...]:
-        """Return the items that need no run: precision, workers, batch, pinning, caching, a GPU."""
+        """Return the items that need no run: precision, workers, batch size, pinning, caching, a GPU."""
         is_resident = bool(self._setting("resident"))
         precision, batch = self._precision(), self._setting("batch_size")
         storage = self._setting("cached")
@@ -81,38 +82,39 @@ class Checklist:
         )  # fmt: skip
 
     def _precision(self) -> object:
-        """Return the precision by name, or whether any of the usual flags is on."""
+        """Return the configured precision, or whether any of the usual flags is on."""
         named = self._setting("precision")
-        flags = [found for name in _MIXED_FLAGS if (found := _find(self._config, name)) is not None]
+        flags = [flag for name in _MIXED_FLAGS if (flag := _find(self._config, name)) is not None]
         return named if named is not None or not flags else any(map(bool, flags))
 
     def _workers(self, is_resident: bool) -> Item:
         low, high = self._wanted.workers
-        found, name, asked = self._setting("num_workers"), "loader workers", f"{low} to {high}, or auto"
+        workers, name = self._setting("num_workers"), "loader workers"
+        expected = f"{low} to {high}, or auto"
         if is_resident:
-            return Item(name, "none needed, the data is resident", asked, True)
-        number = found if isinstance(found, int) and not isinstance(found, bool) else None
-        is_met = found == "auto" or (number is not None and low <= number <= high)
+            return Item(name, "none needed, the data is resident", expected, True)
+        number = workers if isinstance(workers, int) and not isinstance(workers, bool) else None
+        is_met = workers == "auto" or (number is not None and low <= number <= high)
         is_many = number is not None and number > high
-        advice = "too many compete for cores and memory" if is_many else "too few starve it"
-        return Item(name, _shown(found), asked, is_met, advice)
+        advice = "too many compete for cores and memory" if is_many else "too few starve the training"
+        return Item(name, _shown(workers), expected, is_met, advice)
 
     def during(self, reading: Reading, epoch_samples: int | None = None) -> tuple[Item, ...]:
-        """Return the items that a reading answers: utilization, memory, epoch time, room in memory."""
+        """Return the items that a reading answers: utilization, memory, epoch time, fit into memory."""
         wanted, how = self._wanted, " (modelled)" if reading.modelled else ""
         used, memory = reading.utilization, reading.peak_memory_bytes
         speed = reading.samples_per_s
         epoch = epoch_samples / speed if epoch_samples is not None and speed else None
         too_much = next((note for note in reading.notes if note.startswith("more than the ")), "")
-        is_host = reading.device == "cpu"
-        filled = "nothing of a host" if is_host else f"{show(wanted.memory_bytes, Unit.BYTES)} or more"
+        is_host = not reading.is_accelerator
+        filled = "not required on a CPU" if is_host else f"{show(wanted.memory_bytes, Unit.BYTES)} or more"
         return (
             Item("utilization", show(used, Unit.FRACTION) + how, show(wanted.utilization, Unit.FRACTION),
                  used is not None and used >= wanted.utilization,
                  "see data wait and launches: a larger batch, fewer launches, faster loading"),
             Item("peak memory", show(memory, Unit.BYTES) + how, filled,
                  is_host or (memory is not None and memory >= wanted.memory_bytes),
-                 "room for a larger batch; a small model cannot fill a card and need not"),
+                 "there is room for a larger batch; a small model cannot fill a card and need not"),
             Item("epoch", show(epoch, Unit.SECONDS) + how,
                  f"at most {show(wanted.epoch_seconds, Unit.SECONDS)}",
                  epoch is not None and epoch <= wanted.epoch_seconds, "raise samples/s"),
@@ -121,24 +123,25 @@ class Checklist:
         )  # fmt: skip
 
     def require(self, items: Iterable[Item]) -> None:
-        """Fail with every item that is missed."""
+        """Raise ChecklistMissed with every missed item."""
         missed = [item.line() for item in items if not item.is_met]
         if missed:
-            raise ChecklistMissed("\n  ".join([f"{len(missed)} of the training's checklist missed", *missed]))
+            head = f"missed items of the training's checklist: {len(missed)}"
+            raise ChecklistMissed("\n  ".join([head, *missed]))
 
     def _setting(self, name: str) -> object:
         for key in NAMES[name]:
-            found = _find(self._config, key)
-            if found is not None:
-                return found
+            value = _find(self._config, key)
+            if value is not None:
+                return value
         return None
 
 
-def _find(config: Any, key: str, seen: frozenset[int] = frozenset()) -> object:
-    """Return a setting by name from mappings, records and objects inside each other, None where it is not."""
-    if id(config) in seen:
-        return None  # objects may hold each other
-    seen |= {id(config)}
+def _find(config: Any, key: str, visited: frozenset[int] = frozenset()) -> object:
+    """Return a setting by name from nested mappings, dataclasses and objects, None if it is missing."""
+    if id(config) in visited:
+        return None  # objects may refer to each other
+    visited |= {id(config)}
     if is_dataclass(config) and not isinstance(config, type):
         entries: dict[Any, Any] = {item.name: getattr(config, item.name) for item in fields(config)}
     elif isinstance(config, Mapping):
@@ -149,7 +152,7 @@ def _find(config: Any, key: str, seen: frozenset[int] = frozenset()) -> object:
         value: object = entries[key]
         return value
     inner: Sequence[Any] = [v for v in entries.values() if not isinstance(v, str | int | float | bool)]
-    return next((found for part in inner if (found := _find(part, key, seen)) is not None), None)
+    return next((value for part in inner if (value := _find(part, key, visited)) is not None), None)
 
 
 def _shown(value: object) -> str:

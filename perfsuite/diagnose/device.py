@@ -1,35 +1,29 @@
-"""Rules about the device itself: launches, syncs, memory, an unfilled card, work outside operators."""
+"""Rules about the device: copies, launches, syncs, memory, an under-filled card, work of the host."""
 
-from perfsuite.diagnose.facts import (
-    LAUNCH_BOUND,
-    MEMORY_TIGHT,
-    MINOR,
-    SYNC_BOUND,
-    Cause,
-    Facts,
-    is_small_batch,
-    looped_calls,
-    percent,
-    seconds_told,
-)
+from collections.abc import Mapping
+
+from perfsuite.diagnose.facts import MINOR, Cause, Facts, percent, seconds_text
 from perfsuite.units import Unit, show
 
-_HOST_WORK = 0.20
-_BUSY = 0.70
+# The share of the step from which each one is a cause.
+_LAUNCH_BOUND, _TRANSFER_BOUND, _SYNC_BOUND, _HOST_WORK, _BUSY = 0.15, 0.10, 0.10, 0.20, 0.70
+_MEMORY_TIGHT = 0.90
+_UNDER_FILLED_BATCH = 16
+_LOOPED = 16  # if one line launches the same kernel this often in a step, the line is worth naming
+_LOOPED_SURELY = 50  # no network is that deep; fewer may be layers, and a small batch the likelier cause
 
 
 def launch_bound(facts: Facts) -> Cause | None:
-    """Many short kernels, and the device waits for the next one."""
+    """Detect many short kernels, so that the device waits for the next launch."""
     share, kernel = facts.share("launch_gaps"), facts.number("kernel_seconds")
-    is_short = facts.has("kernel_seconds") and kernel < facts.number("short_kernel_seconds")
-    if share < LAUNCH_BOUND or not is_short or is_small_batch(facts):
+    is_short = "kernel_seconds" in facts.clues and kernel < facts.number("short_kernel_seconds")
+    if share < _LAUNCH_BOUND or not is_short or is_small_batch(facts):
         return None
     words = "operators" if not facts.is_gpu else "kernels"
-    # A profiler sees all of a card's kernels; elsewhere the optimizer's are told apart.
-    beside = "" if facts.reading.device.startswith("cuda") else " outside the optimizer"
+    scope = "" if "kernels_of_optimizer" in facts.clues else " outside the optimizer"
     evidence = (
-        f"launch gaps {percent(share)}; {facts.number('kernels_per_step'):,.0f} {words} a step{beside}, the "
-        f"middle one takes {seconds_told(kernel)}"
+        f"launch gaps {percent(share)}; {facts.number('kernels_per_step'):,.0f} {words} a step{scope}, the "
+        f"median one takes {seconds_text(kernel)}"
     )
     looped = looped_calls(facts)
     if looped is not None:
@@ -38,22 +32,30 @@ def launch_bound(facts: Facts) -> Cause | None:
         advice = (
             "Merge the loop into one call along the batch dimension ([B·N, …]), or torch.compile the step"
         )
-        return Cause("launch-bound", title, where, advice, share)
+        return Cause("launch-bound", title, where, advice, share, share="launch_gaps", explains=("kernels",))
     place = f"; {facts.number('launch_place_count'):,.0f} at {facts.text('launch_place')}"
-    evidence += place if facts.has("launch_place") else ""
+    evidence += place if "launch_place" in facts.clues else ""
     advice = (
         f"Try a larger batch (now {facts.batch:.0f}), or torch.compile: it fuses what is launched one by one"
     )
-    return Cause("launch-bound", f"launch-bound: many short {words}", evidence, advice, share)
+    return Cause(
+        "launch-bound",
+        f"launch-bound: many short {words}",
+        evidence,
+        advice,
+        share,
+        share="launch_gaps",
+        explains=("kernels",),
+    )
 
 
 def under_filled(facts: Facts) -> Cause | None:
-    """A batch too small for the device."""
+    """Detect a batch that is too small for the device."""
     share = facts.share("launch_gaps")
-    if share < LAUNCH_BOUND or not is_small_batch(facts):
+    if share < _LAUNCH_BOUND or not is_small_batch(facts):
         return None
     used = facts.number("used_share")
-    filled = f"; the card's units are used to {percent(used)}" if facts.has("used_share") else ""
+    filled = f"; {percent(used)} of the card's units are used" if "used_share" in facts.clues else ""
     memory = facts.reading.peak_memory_bytes
     capacity = facts.number("memory_capacity_bytes")
     room = f", {percent(memory / capacity)} of the memory" if memory and capacity and facts.is_gpu else ""
@@ -63,6 +65,8 @@ def under_filled(facts: Facts) -> Cause | None:
         f"launch gaps {percent(share)}{filled}{room}",
         f"Try batch_size={_next_batch(facts.batch)} (now {facts.batch:.0f}): it takes hardly longer",
         share,
+        share="launch_gaps",
+        explains=("kernels",),
     )
 
 
@@ -74,32 +78,37 @@ def _next_batch(batch: float) -> int:
 
 
 def sync_bound(facts: Facts) -> Cause | None:
-    """The host waits for the device in the middle of a step."""
+    """Detect a host that waits for the device in the middle of a step."""
     share = facts.share("sync_waits")
     if share < MINOR or not facts.is_gpu:
         return None
     title = (
         "sync-bound: the host waits for the device and launches nothing meanwhile"
-        if share >= SYNC_BOUND
+        if share >= _SYNC_BOUND
         else "host syncs: the host waits for the device now and then"
     )
-    where = f" at {facts.text('sync_place')}" if facts.has("sync_place") else ""
+    where = f" at {facts.text('sync_place')}" if "sync_place" in facts.clues else ""
     return Cause(
         "sync-bound",
         title,
         f"sync waits {percent(share)}; {facts.number('syncs'):.3g} a step{where}",
         "Keep the value on the device (.detach()) and read it every 50th step, not every step",
         share,
+        share="sync_waits",
+        explains=(
+            "syncs",
+            "d2h_bytes",
+        ),
     )
 
 
 def memory_tight(facts: Facts) -> Cause | None:
-    """Nearly out of memory, or past it and retrying."""
+    """Detect memory that is nearly full, or an allocator that had to retry."""
     capacity = facts.number("memory_capacity_bytes")
     used = facts.number("resident_bytes") or facts.reading.peak_memory_bytes or 0.0
     retries = facts.reading.reported.get("alloc_retries", 0.0)
     filled = used / capacity if capacity else 0.0
-    if filled < MEMORY_TIGHT and not retries:
+    if filled < _MEMORY_TIGHT and not retries:
         return None
     batch = facts.batch
     ladder = (
@@ -119,44 +128,91 @@ def memory_tight(facts: Facts) -> Cause | None:
 
 
 def allocator_bound(facts: Facts) -> Cause | None:
-    """Memory is fetched and given back in every step."""
+    """Detect memory that is allocated from the system and returned in every step."""
     share = facts.share("allocator")
-    if share < LAUNCH_BOUND:
+    if share < _LAUNCH_BOUND:
         return None
     advice = (
         "Keep shapes constant (drop_last=True), or try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         if facts.is_gpu
         else "Reuse buffers (set_to_none=False, out=), or let malloc keep them: MALLOC_TRIM_THRESHOLD_=-1"
     )
-    title = "allocator-bound: memory is fetched and given back in every step"
-    return Cause("allocator-bound", title, f"allocator {percent(share)}", advice, share)
+    title = "allocator-bound: memory is taken from the system and returned in every step"
+    return Cause("allocator-bound", title, f"allocator {percent(share)}", advice, share, share="allocator")
 
 
 def host_bound(facts: Facts) -> Cause | None:
-    """Work of the step outside of torch's operators."""
+    """Detect work of the step outside torch's operators."""
     share = facts.share("other")
     if share < _HOST_WORK or facts.is_gpu or "launch_gaps" not in facts.shares:
         return None
     return Cause(
         "host-bound",
         "host-bound: the step's own Python, or other libraries, between the operators",
-        f"other {percent(share)}: no operator runs then",
+        f"other {percent(share)}: no operator runs in this time",
         "Move that work into the loader's workers, or into tensors",
         share,
+        share="other",
     )
 
 
 def compute_bound(facts: Facts) -> Cause | None:
-    """Nothing to gain around the kernels: they are the time."""
+    """Detect a step whose time is the kernels themselves."""
     share = facts.share("kernels") + facts.share("optimizer")
     if share < _BUSY:
         return None
     heavy = facts.share("optimizer")
-    beside = f", {percent(heavy)} of it the optimizer's" if heavy >= 0.1 else ""
+    optimizer = f", {percent(heavy)} of it the optimizer" if heavy >= 0.1 else ""
     return Cause(
         "compute-bound",
         "compute-bound: there is nothing to gain around the kernels",
-        f"kernels {percent(share)}{beside}",
+        f"kernels {percent(share)}{optimizer}",
         "Only cheaper kernels help: bfloat16 or TF32, torch.compile, a smaller model",
         0.0,
+        share="kernels",
     )
+
+
+def transfer_bound(facts: Facts) -> Cause | None:
+    """Detect waiting for copies to the device."""
+    share = facts.share("transfer")
+    pageable = facts.number("pageable_bytes") or facts.number("pageable_copies")
+    if share < (MINOR if pageable else _TRANSFER_BOUND):
+        return None
+    where = f" at {facts.text('copy_place')}" if "copy_place" in facts.clues else ""
+    if pageable:
+        title = "transfer-bound: copies from pageable memory block the host"
+        advice = "Try pin_memory=True in the loader and .to(device, non_blocking=True)"
+    elif facts.number("blocking_copies"):
+        title = "transfer-bound: copies to the device block the host"
+        advice = "Try .to(device, non_blocking=True): the batch is pinned already"
+    else:
+        title = "transfer-bound: copies to the device are not hidden behind kernels"
+        advice = "Move smaller types (uint8, bfloat16), or keep data that fits on the device"
+    moved = facts.number("pageable_bytes") + facts.number("pinned_bytes")
+    size = f" for {show(moved, Unit.BYTES)} a step" if moved else ""
+    return Cause(
+        "transfer-bound",
+        title,
+        f"transfer {percent(share)}{size}{where}",
+        advice,
+        share,
+        share="transfer",
+        explains=(
+            "blocking_copies",
+            "h2d_bytes",
+            "d2h_bytes",
+        ),
+    )
+
+
+def looped_calls(facts: Facts) -> Mapping[str, object] | None:
+    """Return the line that launches the same kernel many times a step, None if there is none."""
+    times = facts.number("repeated_kernel_count")
+    return {"times": times, "place": facts.text("repeated_kernel_place")} if times >= _LOOPED else None
+
+
+def is_small_batch(facts: Facts) -> bool:
+    """Return whether small kernels are more likely due to few samples per step than to a loop."""
+    looped = facts.number("repeated_kernel_count") >= _LOOPED_SURELY
+    return 1 < facts.batch <= _UNDER_FILLED_BATCH and not looped

@@ -1,4 +1,4 @@
-"""A reading in, the causes of its step time out, the heaviest first; pure, and says when there is none."""
+"""Find the causes of a reading's step time, the heaviest first; there may be none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,16 @@ from perfsuite.diagnose.device import (
     launch_bound,
     memory_tight,
     sync_bound,
+    transfer_bound,
     under_filled,
 )
-from perfsuite.diagnose.facts import Cause, Facts, Rule, transfer_bound
-from perfsuite.diagnose.loader import data_bound, oversubscribed, restarted
-from perfsuite.diagnose.ranks import communication_bound, shared_cores, straggler
+from perfsuite.diagnose.facts import Cause, Facts, Rule
+from perfsuite.diagnose.loader import data_bound, oversubscribed, restarted, shared_cores
+from perfsuite.diagnose.ranks import communication_bound, straggler
 from perfsuite.records import Reading
 
-# One loader has one cause, the first that fits: too many workers also start slowly, slow starts also wait.
+# A loader gets one cause, the first that applies: too many workers also start slowly, and slow starts also
+# show as waiting.
 _LOADER: tuple[Rule, ...] = (oversubscribed, shared_cores, restarted, data_bound)
 _DEVICE: tuple[Rule, ...] = (
     transfer_bound,
@@ -27,9 +29,8 @@ _DEVICE: tuple[Rule, ...] = (
     memory_tight,
     allocator_bound,
     host_bound,
-    straggler,
-    communication_bound,
 )
+_RANKS: tuple[Rule, ...] = (straggler, communication_bound)
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,20 @@ class Diagnosis:
 
     @property
     def likely(self) -> Cause | None:
-        """Return the cause that takes the largest part of the step."""
+        """Return the cause that takes the largest share of the step."""
         return self.causes[0] if self.causes else None
 
 
 def diagnose(reading: Reading) -> Diagnosis:
-    """Return the causes that a reading's shares and clues speak for."""
+    """Return the causes that a reading's shares and clues indicate."""
     facts = Facts(reading)
-    loader = next((cause for rule in _LOADER if (cause := rule(facts)) is not None), None)
-    found = [cause for rule in _DEVICE if (cause := rule(facts)) is not None]
-    if loader is not None:
-        found.append(loader)
-    found.sort(key=lambda cause: -cause.weight)
-    if not found and (bound := compute_bound(facts)) is not None:
-        found = [bound]
-    return Diagnosis(reading.shares, tuple(found))
+    causes = [cause for rule in _DEVICE if (cause := rule(facts)) is not None]
+    if reading.ranks or "collectives" in reading.shares:
+        causes += [cause for rule in _RANKS if (cause := rule(facts)) is not None]
+    if reading.kind == "loop":
+        loader = (cause for rule in _LOADER if (cause := rule(facts)) is not None)
+        causes += [cause for cause in (next(loader, None),) if cause is not None]
+    causes.sort(key=lambda cause: -cause.weight)
+    if not causes and (bound := compute_bound(facts)) is not None:
+        causes = [bound]
+    return Diagnosis(reading.shares, tuple(causes))

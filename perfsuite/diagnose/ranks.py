@@ -1,19 +1,19 @@
-"""Rules about ranks that work together: a straggler and why, collectives, cores shared by many loaders."""
+"""Rules about several ranks: a straggler and why it is slow, and collectives that are not hidden."""
 
 from collections.abc import Mapping, Sequence
 
-from perfsuite.diagnose.facts import Cause, Facts, percent, seconds_told
+from perfsuite.diagnose.facts import Cause, Facts, percent, seconds_text
 from perfsuite.statistics import median
 
 _SKEWED = 0.10
 _COMMUNICATING = 0.15
 _WAITING = 0.05
-_MORE = 0.05  # a rank's share that is this much above the others' explains it
+_MORE = 0.05  # a rank whose share is this much above the others' is slow because of it
 _SLOW_CLOCK = 0.95
 
 
 def straggler(facts: Facts) -> Cause | None:
-    """One rank for which the others wait."""
+    """Detect a rank that the others wait for."""
     ranks, skew = facts.reading.ranks, facts.reading.rank_skew
     if skew is None or skew < _SKEWED:
         return None
@@ -24,15 +24,15 @@ def straggler(facts: Facts) -> Cause | None:
     return Cause(
         "straggler",
         f"straggler: rank {slowest} of {len(ranks)}, {why}",
-        f"its own work takes {seconds_told(ranks[slowest]['own_seconds'])} a step, the others' "
-        f"{seconds_told(usual)}; skew {percent(skew)}",
+        f"its own work takes {seconds_text(ranks[slowest]['own_seconds'])} a step, that of the others "
+        f"{seconds_text(usual)}; skew {percent(skew)}",
         advice,
         skew,
     )
 
 
 def _why(slow: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> tuple[str, str]:
-    """Say what sets the slow rank apart, and what to do about that."""
+    """Return how the slow rank differs from the others, and what to do about it."""
 
     def usual(name: str) -> float:
         known = [figures[name] for figures in others if name in figures]
@@ -43,33 +43,33 @@ def _why(slow: Mapping[str, float], others: Sequence[Mapping[str, float]]) -> tu
         return (
             f"which waits for its loader {percent(waited)} of the time (the others "
             f"{percent(usual('data_wait'))})",
-            "Look at its shard of the data: larger samples, a slower disk, or fewer workers than the others",
+            "Check its shard of the data: larger samples, a slower disk, or fewer workers than the others",
         )
     queued = slow.get("queued_share", 0.0)
     if queued > usual("queued_share") + _MORE:
         return (
-            f"which was kept from a core {percent(queued)} of the time (the others "
+            f"which waited for a core {percent(queued)} of the time (the others "
             f"{percent(usual('queued_share'))})",
-            "Give ranks cores of their own (taskset, numactl), or start fewer loader workers",
+            "Give each rank its own cores (taskset, numactl), or start fewer loader workers",
         )
     clock = slow.get("clock_mhz")
     if clock is not None and clock < _SLOW_CLOCK * usual("clock_mhz"):
         return (
             f"whose card runs at {clock:.0f} MHz (the others at {usual('clock_mhz'):.0f})",
-            "Look at its temperature and power limit: nvidia-smi -q -d PERFORMANCE",
+            "Check its temperature and power limit: nvidia-smi -q -d PERFORMANCE",
         )
     return (
         "whose own work takes longer",
-        "Look at what only it does (logging, checkpoints, evaluation on one rank), and at longer or larger "
-        "samples in its shard",
+        "Check what only this rank does (logging, checkpoints, evaluation), and whether its shard has longer "
+        "or larger samples",
     )
 
 
 def communication_bound(facts: Facts) -> Cause | None:
-    """Collectives that nothing hides, on ranks that are equally fast, or on modelled cards."""
+    """Detect collectives that are not hidden, on equally fast ranks or on modelled cards."""
     share = facts.share("collectives")
     skew = facts.reading.rank_skew or 0.0
-    # What the fast ranks wait for a slow one is no communication: the slowest rank's share is looked at.
+    # Fast ranks that wait for a slow one are not communicating: the share is that of the slowest rank.
     if share < _COMMUNICATING or skew > share:
         return None
     how = "modelled_" if facts.reading.modelled else ""
@@ -78,27 +78,10 @@ def communication_bound(facts: Facts) -> Cause | None:
     return Cause(
         "communication-bound",
         "communication-bound: the step waits for its collectives",
-        f"collectives {seconds_told(spent)} a step, {percent(hidden)} of it hidden; {percent(share)} of the "
+        f"collectives {seconds_text(spent)} a step, {percent(hidden)} of it hidden; {percent(share)} of the "
         "step waits",
         "Send less or more rarely: gradient accumulation with no_sync, a bf16 compression hook, a larger "
         "batch for each rank; or hide more: smaller buckets (bucket_cap_mb)",
         share,
-    )
-
-
-def shared_cores(facts: Facts) -> Cause | None:
-    """Loaders of all ranks that compete for the cores of one machine."""
-    ranks = len(facts.reading.ranks)
-    workers, cores = int(facts.number("num_workers")), int(facts.number("cores", 1))
-    if not ranks or facts.waited < _WAITING or ranks * (workers + 1) <= cores:
-        return None
-    each = max(cores // ranks - 1, 0)
-    waiting = sum(figures.get("data_wait", 0.0) >= _WAITING for figures in facts.reading.ranks)
-    return Cause(
-        "shared-cores",
-        f"data-bound: {ranks} ranks with {workers} loader workers each share {cores} cores",
-        f"data wait {percent(facts.waited)} on the worst rank, {waiting} of {ranks} ranks wait",
-        f"Try num_workers={each} a rank (now {workers}): one core is the rank's own; prepare data once, or "
-        "keep it on the device",
-        facts.waited,
+        share="collectives",
     )

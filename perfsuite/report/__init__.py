@@ -1,1 +1,1 @@
-"""Turn results into text; every renderer knows only the record."""
+"""Render results as text, page and JSON; renderers only use the records."""

@@ -1,18 +1,30 @@
-"""Readings in pytest-benchmark's JSON shape, so that its compare and its readers take them."""
+"""Readings as JSON: pytest-benchmark's format, and those of github-action-benchmark and bencher."""
 
 import json
+import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from math import isfinite
 from typing import Any
 
 from perfsuite.environment import Environment
-from perfsuite.metrics import METRICS
-from perfsuite.records import Reading, Result
+from perfsuite.metrics import METRICS, Metric
+from perfsuite.records import Outcome, Reading, Result
 from perfsuite.report.terminal import against_baseline
 from perfsuite.statistics import deviation, mean, median, quantile
+from perfsuite.units import Unit
+
+_UNITS = {
+    Unit.FRACTION: "%",
+    Unit.BYTES: "MiB",
+    Unit.SECONDS: "ms",
+    Unit.PER_SECOND: "1/s",
+    Unit.RATIO: "x",
+    Unit.COUNT: "count",
+}
+_FACTORS = {Unit.FRACTION: 100.0, Unit.BYTES: 2.0**-20, Unit.SECONDS: 1e3}
 
 
 def render(
@@ -60,7 +72,7 @@ def _machine_info(environment: Environment) -> dict[str, Any]:
 def _benchmark(
     result: Result, reading: Reading, params: Mapping[str, object], environment: Environment
 ) -> dict[str, Any]:
-    # One entry per reading: a second one in the same test needs a name of its own.
+    # One entry per reading: several readings of a test need different names.
     suffix = f" ({reading.name})" if len(result.readings) > 1 else ""
     return {
         "group": None,
@@ -76,6 +88,7 @@ def _benchmark(
                 "kind": reading.kind,
                 "device": reading.device,
                 "modelled": reading.modelled,
+                **({"origin": reading.origin} if reading.origin else {}),
                 "metrics": {
                     metric.name: {
                         "value": plain(reading.value(metric)),
@@ -88,6 +101,7 @@ def _benchmark(
                 "conditions": dict(reading.conditions),
                 "notes": list(reading.notes),
                 "invalid": list(result.invalid),
+                **({"launched": dict(reading.launched)} if reading.launched else {}),
                 "places": {name: dict(counts) for name, counts in reading.places.items()},
                 "utilization_series": list(reading.series),
                 "shares": dict(reading.shares),
@@ -106,7 +120,7 @@ def _benchmark(
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON can hold: numbers that are none, and objects, become their text."""
+    """Return a value that JSON can represent: NaN, infinity and other objects become their repr."""
     if isinstance(value, dict):
         return {str(name): plain(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -118,7 +132,7 @@ def plain(value: Any) -> Any:
 
 
 def stats(data: Sequence[float]) -> dict[str, Any]:
-    """Return the statistics pytest-benchmark stores of its rounds."""
+    """Return the statistics that pytest-benchmark stores for its rounds."""
     q1, q3 = quantile(data, 0.25), quantile(data, 0.75)
     centre, spread = mean(data), deviation(data)
     iqr = q3 - q1
@@ -146,3 +160,67 @@ def stats(data: Sequence[float]) -> dict[str, Any]:
         "iterations": 1,
         "data": list(data),
     }
+
+
+def named(results: Sequence[Result]) -> Iterator[tuple[str, Reading]]:
+    """Yield every reading that counts with a unique name; modelled ones are marked for every dashboard."""
+    for result in results:
+        invalid = {verdict.reading for verdict in result.verdicts if verdict.outcome is Outcome.INVALID}
+        for reading in result.readings:
+            if reading.invalid or reading.name in invalid:
+                continue
+            name = f"{result.test} ({reading.name})" if len(result.readings) > 1 else result.test
+            yield f"{name} [{reading.how}]" if reading.modelled else name, reading
+
+
+def _figures(reading: Reading) -> Iterator[tuple[Metric, float]]:
+    for metric in METRICS.values():
+        if (value := reading.value(metric)) is not None and math.isfinite(value):  # JSON has no NaN
+            yield metric, value
+
+
+def github_action_benchmark(results: Sequence[Result], *, bigger_is_better: bool) -> str:
+    """Return the list for `customBiggerIsBetter` or `customSmallerIsBetter`, in human units."""
+    entries = [
+        {
+            "name": f"{name}: {metric.label}",
+            "unit": _UNITS[metric.unit],
+            "value": value * _FACTORS.get(metric.unit, 1.0),
+            "extra": f"device: {reading.device}",
+            **({"range": _spread(reading)} if metric.name == "step_time" and reading.rounds else {}),
+        }
+        for name, reading in named(results)
+        for metric, value in _figures(reading)
+        if metric.higher_is_better is bigger_is_better
+    ]
+    return _text(entries)
+
+
+def _spread(reading: Reading) -> str:
+    low, high = quantile(reading.rounds, 0.25), quantile(reading.rounds, 0.75)
+    return f"± {(high - low) / 2 * 1e3:.4g}"
+
+
+def bencher(results: Sequence[Result]) -> str:
+    """Return bencher's metric format: benchmark → measure → value, with quartiles for step times."""
+    document: dict[str, Mapping[str, Any]] = {}
+    for name, reading in named(results):
+        document[name] = {
+            metric.name.replace("_", "-"): _measure(metric, value, reading)
+            for metric, value in _figures(reading)
+        }
+    return _text(document)
+
+
+def _measure(metric: Metric, value: float, reading: Reading) -> dict[str, float]:
+    measure = {"value": value}
+    if metric.name == "step_time" and reading.rounds:
+        measure["lower_value"] = min(quantile(reading.rounds, 0.25), value)
+        measure["upper_value"] = max(quantile(reading.rounds, 0.75), value)
+    elif metric.name == "speedup" and reading.speedup_low is not None and reading.speedup_high is not None:
+        measure |= {"lower_value": reading.speedup_low, "upper_value": reading.speedup_high}
+    return measure
+
+
+def _text(document: object) -> str:
+    return json.dumps(document, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""Every rank's figures below the table, and what all of them together say of collectives and scaling."""
+"""The figures of every rank, shown below the table, and their collectives and scaling."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ _COLUMNS: tuple[tuple[str, str, Unit], ...] = (
 
 
 def rank_lines(results: Sequence[Result]) -> list[str]:
-    """Return a block of lines for each reading that several ranks took."""
+    """Return a block of lines for each reading of several ranks."""
     return [
         line
         for result in results
@@ -30,9 +30,9 @@ def rank_lines(results: Sequence[Result]) -> list[str]:
 
 def _block(result: Result, reading: Reading) -> list[str]:
     name = result.short_name
-    many = f" ({reading.name})" if len(result.readings) > 1 else ""
-    lines = [f"{name}{many} on {len(reading.ranks)} ranks: {summary(reading)}"]
-    columns = [one for one in _COLUMNS if any(one[1] in figures for figures in reading.ranks)]
+    suffix = f" ({reading.name})" if len(result.readings) > 1 else ""
+    lines = [f"{name}{suffix} on {len(reading.ranks)} ranks: {summary(reading)}"]
+    columns = [column for column in _COLUMNS if any(column[1] in figures for figures in reading.ranks)]
     cells = [["", *(title for title, _, _ in columns)]]
     cells += [
         [f"rank {rank}", *(show(figures.get(field), unit) for _, field, unit in columns)]
@@ -57,13 +57,13 @@ def summary(reading: Reading) -> str:
         parts.append(f"skew {_percent(reading.rank_skew)}")
     if (seconds := reading.reported.get("collective_seconds")) is not None:
         hidden = reading.reported.get("collective_hidden_share")
-        told = f", {_percent(hidden)} of it hidden" if hidden is not None else ""
-        parts.append(f"collectives {show(seconds, Unit.SECONDS)} a step{told}")
-    return "; ".join(parts) or "nothing is known of their collectives"
+        hidden_text = f", {_percent(hidden)} of it hidden" if hidden is not None else ""
+        parts.append(f"collectives {show(seconds, Unit.SECONDS)} a step{hidden_text}")
+    return "; ".join(parts) or "their collectives were not measured"
 
 
 def plain(figures: Mapping[str, float]) -> dict[str, str]:
-    """Return one rank's figures in human units, by title."""
+    """Return one rank's figures in human units, by column title."""
     return {title: show(figures[field], unit) for title, field, unit in _COLUMNS if field in figures}
 
 

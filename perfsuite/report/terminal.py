@@ -1,10 +1,10 @@
-"""The header line, the table and the closing hints, as plain lines with a colour word each."""
+"""The header line, the table and the closing hints, as lines of text with a colour."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from perfsuite.metrics import METRICS, Metric, primary_metric
-from perfsuite.noise import LEAST_SESSIONS
+from perfsuite.noise import MIN_SESSIONS
 from perfsuite.records import Match, Outcome, Reading, Result
 from perfsuite.report.explanation import explanations
 from perfsuite.report.ranks import rank_lines
@@ -12,40 +12,40 @@ from perfsuite.units import show
 
 Line = tuple[str, str]  # text, colour ("" for none)
 
-_LEAST_NAME = 24
+_MIN_NAME_WIDTH = 24
 _HOW = "figures are"
 
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title and how a row fills it."""
+    """One column: its title and the metric it shows."""
 
     title: str
     metric: Metric | None = None
 
     def cell(self, reading: Reading) -> str:
-        """Return a metric's figure of a reading, or how it was come by."""
+        """Return the figure of a reading, or whether it was measured or modelled."""
         if self.title == _HOW:
-            return "modelled" if reading.modelled else "measured"
+            return reading.how
         return show(reading.value(self.metric), self.metric.unit) if self.metric else ""
 
 
 def table(results: Sequence[Result], width: int, *, stored: Collection[str] = ()) -> list[Line]:
-    """Return the table of all readings, made to fit the terminal; `stored` are tests with a new baseline."""
+    """Return the table of all readings, fitted to the terminal; `stored` are tests with a new baseline."""
     rows = [(result, reading) for result in results for reading in result.readings]
     if not rows:
         return []
     columns = _columns([reading for _, reading in rows])
-    is_known = any(_can_see(result, reading) for result, reading in rows)
-    seen = ["can see"] if is_known else []
-    titles = ["test", *(column.title for column in columns), "speed vs baseline", *seen, "verdict"]
+    has_noise = any(_can_see(result, reading) for result, reading in rows)
+    can_see = ["can see"] if has_noise else []
+    titles = ["test", *(column.title for column in columns), "speed vs baseline", *can_see, "verdict"]
     heads = [_stacked(title) for title in titles]
     cells = [
         [
             _test_name(result, reading),
             *(column.cell(reading) for column in columns),
             against_baseline(result, reading),
-            *([_can_see(result, reading) or "–"] if is_known else []),
+            *([_can_see(result, reading) or "–"] if has_noise else []),
             verdict_word(result, reading, saved=result.test in stored),
         ]
         for result, reading in rows
@@ -53,7 +53,7 @@ def table(results: Sequence[Result], width: int, *, stored: Collection[str] = ()
     upper, lower = ([head[i] for head in heads] for i in (0, 1))
     widths = [max(len(line[i]) for line in [upper, lower, *cells]) for i in range(len(titles))]
     room = width - sum(widths[1:]) - 2 * (len(widths) - 1)
-    if room < min(widths[0], _LEAST_NAME):
+    if room < min(widths[0], _MIN_NAME_WIDTH):
         return _narrow_table((upper, lower), cells, widths, width)
     widths[0] = min(widths[0], room)
     return [
@@ -65,7 +65,7 @@ def table(results: Sequence[Result], width: int, *, stored: Collection[str] = ()
 def _narrow_table(
     heads: tuple[list[str], list[str]], cells: list[list[str]], widths: list[int], width: int
 ) -> list[Line]:
-    """Give the name a line of its own where it would not fit beside its figures."""
+    """Return the table with each name on a separate line, for terminals too narrow for name and figures."""
     widths = [2, *widths[1:]]
     lines = [(_row(["", *head[1:]], widths), "bold") for head in heads]
     for line in cells:
@@ -79,7 +79,14 @@ def _stacked(title: str) -> tuple[str, str]:
     return first, second
 
 
-_COLOURS = {"failed": "red", "improved": "green", "ok": "", "near": "yellow", "invalid": "yellow"}
+_COLOURS = {
+    "failed": "red",
+    "improved": "green",
+    "ok": "",
+    "near": "yellow",
+    "invalid": "yellow",
+    "inconclusive": "yellow",
+}
 
 
 def _columns(readings: Iterable[Reading]) -> list[Column]:
@@ -108,16 +115,18 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _shortened(text: str, width: int) -> str:
-    # The end tells tests apart (name, parameters), the beginning only the file.
+    # The end identifies a test (name, parameters), the beginning only its file.
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
 
 
 def against_baseline(result: Result, reading: Reading) -> str:
-    """Return how far the speed moved from the baseline's: − is slower, whatever the metric."""
-    stored = result.expectation.stored.get(reading.name, {})
+    """Return the change of speed against the baseline: − is slower, whatever the metric."""
+    stored = result.expectation.baseline.of(reading.name).values
     limits = result.expectation.by_reading.get(reading.name, ())
-    # What a step is judged by is what is shown: in rounds of a reference where that is steadier.
-    metric = next((one.metric for one in limits if one.metric.is_relative), primary_metric(reading.kind))
+    # Show the figure that is judged: rounds of a reference where they are steadier than seconds.
+    metric = next(
+        (limit.metric for limit in limits if limit.metric.is_relative), primary_metric(reading.kind)
+    )
     before, now = stored.get(metric.name), reading.value(metric)
     if not before or not now:
         return "none"
@@ -128,72 +137,70 @@ def against_baseline(result: Result, reading: Reading) -> str:
 
 
 def _is_near(result: Result) -> bool:
-    return result.expectation.match is Match.NEAR
+    return result.expectation.baseline.match is Match.NEAR
 
 
 def _can_see(result: Result, reading: Reading) -> str:
-    """Return the smallest slowdown that the baseline's noise allows to find."""
+    """Return the smallest slowdown that can be detected despite the baseline's noise."""
     limits = result.expectation.by_reading.get(reading.name, ())
     visible = [m.visible for m in limits if m.visible is not None and reading.kind in m.metric.gated_kinds]
     return f"{100 * max(visible):.0f} %" if visible else ""
 
 
 def verdict_word(result: Result, reading: Reading, *, saved: bool = False) -> str:
-    """Return the one word for a reading in the table."""
+    """Return the verdict of a reading in one word, for the table."""
     outcomes = {v.outcome for v in result.verdicts if v.reading in (reading.name, "")}
-    if result.excused:
-        return "xfailed"
-    if result.error or any(outcome.is_failure for outcome in outcomes):
-        return "failed"
-    if Outcome.INVALID in outcomes:
-        return "invalid"
-    if saved:
-        return "saved"
-    if Outcome.IMPROVED in outcomes:
-        return "improved"
-    return "ok" if outcomes else "no limit"
+    words = {
+        "xfailed": bool(result.excused),
+        "failed": bool(result.error) or any(outcome.is_failure for outcome in outcomes),
+        "invalid": Outcome.INVALID in outcomes,
+        "inconclusive": Outcome.INCONCLUSIVE in outcomes,
+        "saved": saved,
+        "improved": Outcome.IMPROVED in outcomes,
+        "ok": bool(outcomes),
+    }
+    return next((word for word, is_so in words.items() if is_so), "no limit")
 
 
 def header(device: str, clock: str, baselines: str, key: str) -> str:
-    """Return the line that says what is measured, with which clock, against what."""
+    """Return the header line: device, clock, baselines and machine key."""
     return f"perfsuite: {device}, clock: {clock}, baselines: {baselines}, key: {key}"
 
 
 def closing(results: Sequence[Result], save_command: str, *, is_saved: bool = False) -> list[Line]:
-    """Return what should be told after the table: baselines missing, near, improved, and notes."""
+    """Return the lines below the table: baselines missing, near or improved, invalid readings, notes."""
     lines: list[Line] = []
-    missing = [r for r in results if r.readings and r.expectation.match is Match.NONE]
-    near = [r for r in results if r.expectation.match is Match.NEAR]
+    missing = [r for r in results if r.readings and r.expectation.baseline.match is Match.NONE]
+    near = [r for r in results if r.expectation.baseline.match is Match.NEAR]
     better = [r for r in results if any(v.outcome is Outcome.IMPROVED for v in r.verdicts)]
     if missing and not is_saved:
         lines.append((f"{_tests(missing)} no baseline for this machine; store one with: {save_command}", ""))
-    reasons = sorted({r.expectation.match_reason for r in near})
+    reasons = sorted({r.expectation.baseline.reason for r in near})
     lines.extend((f"near baseline, shown but not gated: {reason}", "yellow") for reason in reasons)
     if better and not is_saved:
-        told = ", ".join(_improvement(result) for result in better)
-        lines.append((f"improved beyond the tolerance, baseline kept: {told}", "green"))
+        improvements = ", ".join(_improvement(result) for result in better)
+        lines.append((f"improved beyond the tolerance, baseline kept: {improvements}", "green"))
         lines.append((f"  take it as the new baseline with: {save_command}", ""))
     lines.extend(
         (f"invalid measurement: {r.short_name}: {'; '.join(r.invalid)}", "yellow")
         for r in results
         if r.invalid
     )
-    lines.extend(_second_thoughts(results))
+    lines.extend(_unconfirmed(results))
     few = [r for r in results if _has_few_sessions(r)]
     if few and not is_saved:
-        told = (
-            f"{_tests(few)} a baseline of fewer than {LEAST_SESSIONS} sessions, judged by a fixed tolerance"
-        )
-        lines.append((f"{told}; {save_command} measures {LEAST_SESSIONS}", ""))
-    lines.extend((line, "") for line in rank_lines(results))
+        text = f"{_tests(few)} a baseline of fewer than {MIN_SESSIONS} sessions, judged by a fixed tolerance"
+        lines.append((f"{text}; {save_command} measures {MIN_SESSIONS}", ""))
+    if any(reading.ranks for result in results for reading in result.readings):
+        lines.extend((line, "") for line in rank_lines(results))
     for result in results:
         for reading in result.readings:
             lines.extend((f"note: {_test_name(result, reading)}: {note}", "") for note in reading.notes)
     return lines
 
 
-def _second_thoughts(results: Sequence[Result]) -> list[Line]:
-    """Tell suspicions that fresh processes did not confirm: nothing failed, but it was close."""
+def _unconfirmed(results: Sequence[Result]) -> list[Line]:
+    """Return the suspicions that fresh processes did not confirm: nothing failed, but it was close."""
     return [
         (f"suspicious at first, not confirmed: {result.short_name}: {verdict.reason}", "yellow")
         for result in results
@@ -204,28 +211,17 @@ def _second_thoughts(results: Sequence[Result]) -> list[Line]:
 
 def _has_few_sessions(result: Result) -> bool:
     is_timed = any(not reading.modelled for reading in result.readings)
-    expected = result.expectation
-    return is_timed and expected.match is Match.EXACT and expected.sessions < LEAST_SESSIONS
+    baseline = result.expectation.baseline
+    return is_timed and baseline.is_gating and baseline.sessions < MIN_SESSIONS
 
 
 def explained(results: Sequence[Result]) -> list[Line]:
-    """Return every reading's explanation below its name."""
+    """Return the explanation of every reading below its name."""
     lines: list[Line] = []
-    for name, told in explanations(results):
+    for name, explanation in explanations(results):
         lines.append((name, "bold"))
-        lines.extend((f"  {line}", "") for line in told or ["nothing is known of where its time went"])
+        lines.extend((f"  {line}", "") for line in explanation or ["it is not known where its time went"])
     return lines
-
-
-def vanished(results: Sequence[Result]) -> list[str]:
-    """Return the stored readings that their tests, having run, no longer take."""
-    return [
-        f"{result.test} ({name})"
-        for result in results
-        if result.readings and not result.error
-        for name in result.expectation.stored
-        if name not in {reading.name for reading in result.readings}
-    ]
 
 
 def _tests(results: Sequence[Result]) -> str:
@@ -243,6 +239,6 @@ def _improvement(result: Result) -> str:
 
 
 def progress(phase: str, steps: int, seconds: float) -> str:
-    """Return the line shown while a test is being measured."""
+    """Return the progress line shown while a test is measured."""
     unit = "pairs" if phase == "comparing" else "steps"
     return f"{phase}: {steps:,} {unit}, {seconds:.1f} s"

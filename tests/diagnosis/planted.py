@@ -39,7 +39,7 @@ def batch_of(size, device="cpu"):
 
 
 class Samples(Dataset):
-    """Samples that cost what they are told to cost."""
+    """Samples with a given cost."""
 
     def __init__(self, count=256, sleep=0.0, spin=0.0):
         self._count, self._sleep, self._spin = count, sleep, spin
@@ -63,7 +63,7 @@ def plain(count):
 
 @pytest.mark.perf
 def test_slow_dataset(perf):
-    """4 ms of computing a sample: no number of workers makes that good."""
+    """4 ms of computing per sample: no number of workers can keep up."""
     data = Samples(count=64, spin=0.004)
     perf.loop(DataLoader(data, batch_size=32, num_workers=2, persistent_workers=True), trainer(perf.device))
 
@@ -124,7 +124,7 @@ def test_batch_of_two(perf):
 
 @pytest.mark.perf
 def test_restarted_workers(perf):
-    """Workers that start anew every eight batches."""
+    """Workers that are restarted every eight batches."""
     perf.loop(DataLoader(plain(512), batch_size=64, num_workers=2), trainer(perf.device))
 
 
@@ -137,6 +137,6 @@ def test_memory_nearly_full(perf):
 
 @pytest.mark.perf
 def test_nothing_wrong(perf):
-    """Large products on data that is there."""
+    """Large matrix products on resident data."""
     step, batch = trainer(perf.device, width=1024, depth=3, moves=False), batch_of(2048, perf.device)
     perf(lambda: step(batch), samples_per_step=2048)

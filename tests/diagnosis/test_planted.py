@@ -35,13 +35,13 @@ CAUSES = {
 NOT_ON_CPU = ("pageable_copies", "item_every_step", "memory_nearly_full")
 
 
-def diagnoses(folder, device):
-    """Measure all planted trainings in one process; return test → its explanation."""
+def diagnoses(folder, device, only=""):
+    """Measure the planted trainings in one process; return test → its explanation."""
     (folder / "test_planted.py").write_text(PLANTED.read_text())
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "perfsuite-gpus.toml").write_text(SMALL_CARD)
     left_out = f"not ({' or '.join(NOT_ON_CPU)})" if device == "cpu" else ""
-    arguments = ["--perf", "--perf-explain", f"--perf-device={device}", "-k", left_out]
+    arguments = ["--perf", "--perf-explain", f"--perf-device={device}", "-k", only or left_out]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *arguments, "--perf-min-time=0.2s", "--perf-max-time=1s"],
         cwd=folder,
@@ -57,7 +57,13 @@ def diagnoses(folder, device):
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory):
-    return diagnoses(tmp_path_factory.mktemp("cpu"), "cpu")
+    """What says of itself that it was disturbed is measured again, as it advises."""
+    found = diagnoses(tmp_path_factory.mktemp("cpu"), "cpu")
+    for _ in range(3):
+        disturbed = [name for name, text in found.items() if "Measure again on a quieter machine" in text]
+        if disturbed:
+            found |= diagnoses(tmp_path_factory.mktemp("again"), "cpu", " or ".join(disturbed))
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -72,21 +78,21 @@ def likely(text):
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", [name for name in CAUSES if name not in NOT_ON_CPU])
 def test_the_planted_cause_is_named_on_the_cpu(on_cpu, planted):
-    """The likely cause is the one that was put there."""
+    """The likely cause is the planted one."""
     assert re.match(CAUSES[planted], likely(on_cpu[planted])), on_cpu[planted]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", CAUSES)
 def test_the_planted_cause_is_named_on_a_modelled_card(modelled, planted):
-    """The same trainings, nothing but the device changed."""
+    """The same trainings on another device."""
     assert re.match(CAUSES[planted], likely(modelled[planted])), modelled[planted]
     assert "would go (predicted)" in modelled[planted]
 
 
 @pytest.mark.slow
 def test_the_line_behind_the_cause_is_named(modelled, on_cpu):
-    """A loop, a sync and a copy are told with file, line and text."""
+    """A loop, a sync and a copy are named with file, line and text."""
     for text in (on_cpu["loop_over_detectors"], modelled["loop_over_detectors"]):
         assert re.search(r"test_planted\.py:\d+ in .*torch\.tanh\(layer\(state\)\)", text)
     assert re.search(r"test_planted\.py:\d+ in step: return loss\.item\(\)", modelled["item_every_step"])

@@ -1,4 +1,4 @@
-"""A headless Chromium driven through its own protocol, over two pipes: no driver, no port, no package."""
+"""A headless Chromium driven through its protocol over two pipes: no driver, no port, no package."""
 
 import json
 import os
@@ -9,7 +9,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find():
-    """Return the browser's path, None where there is none."""
+    """Return the browser's path, None if it is not installed."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -66,7 +66,7 @@ class Browser:
         return answer["result"].get("value")
 
     def open(self, path, *, width=1280, height=900, dark=False):
-        """Open a file and wait until its script is through."""
+        """Open a file and wait until its script has finished."""
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call(
@@ -86,7 +86,7 @@ class Browser:
         )
 
     def screenshot(self, path, *, whole=False):
-        """Save what is seen, or the whole page, as PNG."""
+        """Save the visible part, or the whole page, as PNG."""
         import base64
 
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
@@ -110,7 +110,7 @@ class Browser:
         return found
 
     def close(self):
-        """End the browser."""
+        """Stop the browser."""
         self._process.kill()
         self._process.wait()
         os.close(self._write)

@@ -1,13 +1,13 @@
-"""Results made up for the page: one test or sixty, with every kind of chart and verdict among them."""
+"""Made-up results for the page: one test or sixty, with every kind of chart and verdict."""
 
 import math
 import random
 
-from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.judge.verdicts import judge
 from perfsuite.metrics import METRICS
-from perfsuite.records import Expectation, Limit, Match, Reading, Result
+from perfsuite.records import Baseline, DeviceFacts, Expectation, Limit, Match, Result, StoredReading
+from tests.readings import make_reading
 
 HERE = Environment.from_device(
     DeviceFacts("cuda", "made-up GPU", "CUDA events", driver="550.163", cuda="12.8")
@@ -24,8 +24,10 @@ def reading(number, slower=1.0, kind="loop", modelled=False):
     middle = sorted(rounds)[150]
     without = None
     if kind == "comparison":
-        without = Reading("without", kind, "cuda:0", 300, 10, 19200, 18.0, rounds, step_seconds=3 * middle)
-    return Reading(
+        without = make_reading(
+            "without", kind, "cuda:0", 300, 10, 19200, 18.0, rounds, step_seconds=3 * middle
+        )
+    return make_reading(
         kind,
         kind,
         "cuda:0",
@@ -63,10 +65,13 @@ def result(number, name=None):
     limit = Limit(metric, bound, "the baseline", reference, 0.1)
     expectation = Expectation(
         by_reading={kind: (limit,)},
-        match=Match.EXACT,
-        stored={kind: stored},
-        before={kind: {"shares": BEFORE, "rounds": [0.02 + 0.00001 * i for i in range(200)]}},
-        environment=THERE,
+        baseline=Baseline(
+            Match.EXACT,
+            readings={
+                kind: StoredReading(stored, shares=BEFORE, rounds=[0.02 + 0.00001 * i for i in range(200)])
+            },
+            environment=THERE,
+        ),
     )
     test = name or f"tests/perf/test_training.py::test_optimization[{number}]"
     return Result(test, expectation, (measured,), judge(measured, [limit]))

@@ -42,11 +42,11 @@
   function drawDistribution(box, reading) {
     const both = reading.steps.concat(reading.stepsBefore).sort((a, b) => a - b);
     if (reading.steps.length < 2) return;
-    // The slowest steps would squeeze all others into one column: they share the last one.
+    // The slowest steps would squeeze all others into one column, so they share the last column.
     const low = both[0], high = Math.max(both[Math.floor(0.98 * (both.length - 1))], low * 1.0001);
     const bins = 24, width = (high - low) / bins || 1e-12;
     const [size, unit] = scaleOf(high);
-    // As many digits as tell one column from the next.
+    // Enough digits to distinguish neighbouring columns.
     const digits = Math.min(Math.max(Math.ceil(Math.log10(high / width)), 3), 8);
     const labels = Array.from({ length: bins }, (_, i) => ((low + (i + 0.5) * width) / size).toPrecision(digits));
     const sets = [{ label: "this run", data: histogram(reading.steps, low, width, bins), backgroundColor: NOW }];
@@ -85,8 +85,8 @@
     const names = Object.keys(data.shares).filter((name) => (reading.shares[name] || 0) + (reading.sharesBefore[name] || 0) > 0.001);
     if (!names.length) return;
     const hasBefore = Object.keys(reading.sharesBefore).length > 0;
-    const told = names.map((name) => `${data.shares[name]} ${(100 * (reading.shares[name] || 0)).toFixed(1)} %`);
-    chart(box, reading.modelled ? "Where the step's time would go (predicted)" : "Where the step's time went", told.join(", "), {
+    const texts = names.map((name) => `${data.shares[name]} ${(100 * (reading.shares[name] || 0)).toFixed(1)} %`);
+    chart(box, reading.modelled ? "Where the step's time would go (predicted)" : "Where the step's time went", texts.join(", "), {
       type: "bar",
       data: {
         labels: hasBefore ? ["this run", "baseline"] : ["this run"],
@@ -141,12 +141,12 @@
 
   const all = [...document.querySelectorAll("#tests > details")];
   if (all.length === 1) all[0].open = true;
-  // A chart is drawn when its test is opened and comes into view: a page of sixty opens as fast as one of one.
-  const seen = new IntersectionObserver((entries) => {
+  // A chart is drawn when its test is open and in view: a page with sixty tests opens as fast as one with one.
+  const observer = new IntersectionObserver((entries) => {
     for (const entry of entries) if (entry.isIntersecting && entry.target.open) fill(entry.target);
   }, { rootMargin: "300px" });
   for (const details of all) {
-    seen.observe(details);
+    observer.observe(details);
     details.addEventListener("toggle", () => { if (details.open) fill(details); });
   }
   function openTarget() {

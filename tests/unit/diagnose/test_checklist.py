@@ -7,7 +7,7 @@ import pytest
 
 from perfsuite.diagnose.checklist import Checklist, Wanted
 from perfsuite.errors import ChecklistMissed
-from perfsuite.records import Reading
+from tests.readings import make_reading
 
 GOOD = {
     "precision": "bf16-mixed",
@@ -29,7 +29,7 @@ def before(change=None, device="cuda:0", **wanted):
 
 def reading(**figures):
     plain = {"utilization": 0.6, "peak_memory_bytes": 5e9, "samples_per_s": 100.0}
-    return Reading("loop", "loop", "cuda:0", 10, 3, 100, 1.0, (), **{**plain, **figures})
+    return make_reading("loop", "loop", "cuda:0", 10, 3, 100, 1.0, (), **{**plain, **figures})
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,22 @@ def test_objects_that_hold_each_other_end_the_search():
 
 
 def test_a_host_need_not_be_full():
-    """Of a host's memory the figure is shown, and nothing asked; of a card's the same is too little."""
+    """On a host the figure is shown and not required; on a card the same figure is too little."""
     little = reading(peak_memory_bytes=1e9)
     (of_card,) = [item for item in Checklist(GOOD, "cuda").during(little) if item.name == "peak memory"]
     assert not of_card.is_met
-    on_host = Checklist(GOOD, "cpu").during(replace(little, device="cpu"))
+    on_host = Checklist(GOOD, "cpu").during(replace(little, device="cpu", is_accelerator=False))
     (of_host,) = [item for item in on_host if item.name == "peak memory"]
     assert of_host.is_met
-    assert of_card.found == of_host.found
+    assert of_card.actual == of_host.actual
 
 
 def test_without_a_gpu_the_item_says_what_to_do():
-    """A CPU is no GPU; a modelled card is one, and is called modelled."""
+    """A CPU is not a GPU; a modelled card is one, and is marked as modelled."""
     (gpu,) = [item for item in before(device="cpu") if item.name == "GPU"]
-    assert "[ ] GPU: cpu (asked: an accelerator); run it on a GPU, or count on a modelled one: " in gpu.line()
-    assert "model:a10 (modelled)" == before(device="model:a10")[-1].found
+    line = "[ ] GPU: cpu (expected: an accelerator); run it on a GPU, or count on a modelled one: "
+    assert line in gpu.line()
+    assert "model:a10 (modelled)" == before(device="model:a10")[-1].actual
     assert [] == missed(before(device="model:a10"))
 
 
@@ -100,15 +101,15 @@ def test_without_a_gpu_the_item_says_what_to_do():
     ],
 )
 def test_a_reading_answers_the_items_of_the_run(figures, item):
-    """What was not measured is missed, never met."""
-    found = Checklist(GOOD, "cuda").during(reading(**figures), epoch_samples=2000)
-    assert ([item] if item else []) == missed(found)
+    """A figure that was not measured is missed, never met."""
+    items = Checklist(GOOD, "cuda").during(reading(**figures), epoch_samples=2000)
+    assert ([item] if item else []) == missed(items)
 
 
 def test_modelled_figures_say_so():
     """No predicted figure passes for a measured one."""
-    found = Checklist(GOOD, "model:a10").during(reading(modelled=True), epoch_samples=10)
-    assert all("(modelled)" in item.found for item in found[:3])
+    items = Checklist(GOOD, "model:a10").during(reading(modelled=True), epoch_samples=10)
+    assert all("(modelled)" in item.actual for item in items[:3])
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,8 @@ def test_settings_are_found_wherever_they_are(config):
 def test_require_names_all_that_is_missed():
     """One failure with every missed item and its advice."""
     checklist = Checklist({"precision": "32-true"}, "cpu")
-    with pytest.raises(ChecklistMissed, match="6 of the training's checklist missed\n") as caught:
+    with pytest.raises(ChecklistMissed, match="missed items of the training's checklist: 6\n") as caught:
         checklist.require(checklist.before())
-    assert "loader workers: not said (asked: 4 to 12, or auto); too few starve it" in str(caught.value)
+    workers = "loader workers: not set (expected: 4 to 12, or auto); too few starve the training"
+    assert workers in str(caught.value)
     checklist.require(())

@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfsuite.diagnose.diagnosis import diagnose
-from perfsuite.insight import SHARES, whole, with_data_wait
-from perfsuite.records import Reading
+from perfsuite.records import SHARES, whole, with_data_wait
 from perfsuite.report.explanation import explain
+from tests.readings import make_reading
 
 FAST_LOADER = {"num_workers": 2.0, "cores": 8.0, "persistent_workers": 1.0}
 
 
 def reading(shares=None, clues=None, *, data_wait=None, batch=64, device="cuda:0", wall=1.0, **figures):
-    return Reading(
+    return make_reading(
         "loop",
         "loop",
         device,
@@ -39,7 +39,7 @@ def cause(*arguments, **figures):
     [(0.049, None), (0.05, "partly data-bound"), (0.199, "partly data-bound"), (0.2, "data-bound")],
 )
 def test_waiting_for_data_counts_from_a_twentieth_and_binds_from_a_fifth(share, expected):
-    """The usual lines: below 5 % fine, from 20 % on what a training is bound by."""
+    """The usual thresholds: fine below 5 %, input-bound from 20 % on."""
     likely = diagnose(reading({}, FAST_LOADER, data_wait=share)).likely
     assert expected == (likely and likely.title.partition(":")[0])
 
@@ -76,7 +76,7 @@ def test_waiting_for_data_counts_from_a_twentieth_and_binds_from_a_fifth(share, 
                 "sample_seconds": 0.004,
                 "worker_read_bytes_per_s": 5e7,
             },
-            "samples wait, for a disk or another service",
+            "samples wait for a disk or another service",
             "a sample takes 4 ms, 10.0 % of it computing (workers read 47.7 MiB/s from storage)",
         ),
         (
@@ -90,7 +90,7 @@ def test_waiting_for_data_counts_from_a_twentieth_and_binds_from_a_fifth(share, 
                 "sample_seconds": 0.001,
             },
             "one slow sample",
-            "the slowest of 64 samples took 900 ms, the middle one 1 ms",
+            "the slowest of 64 samples took 900 ms, the median one 1 ms",
         ),
         (
             {
@@ -115,7 +115,7 @@ def test_waiting_for_data_counts_from_a_twentieth_and_binds_from_a_fifth(share, 
     ],
 )
 def test_a_slow_loader_is_told_by_its_kind_with_the_runs_numbers(clues, title, advice):
-    """Which of them it is decides what to do."""
+    """The kind of slowness decides the advice."""
     likely = diagnose(reading({}, {"cores": 8.0, **clues}, data_wait=0.4, wall=2.0)).likely
     assert f"data-bound: {title}" == likely.title
     assert advice in likely.advice
@@ -154,7 +154,8 @@ def test_workers_that_compute_are_no_more_than_the_cores():
 def test_the_rerun_on_one_batch_is_the_proof_and_a_refusal_is_told():
     """A share of waiting alone proves nothing."""
     proven = diagnose(reading({}, {**FAST_LOADER, "resident_step_seconds": 0.006}, data_wait=0.4)).likely
-    assert "a step takes 6 ms instead of 10 ms: 40.0 % is the loader's (proven by a rerun)" in proven.evidence
+    rerun = "a step takes 6 ms instead of 10 ms: 40.0 % is due to the loader (proven by a rerun)"
+    assert rerun in proven.evidence
     refused = diagnose(
         reading({}, {**FAST_LOADER, "resident_refusal": "KeyError: 'x'"}, data_wait=0.4)
     ).likely
@@ -194,12 +195,12 @@ SHORT = {"kernel_seconds": 5e-6, "short_kernel_seconds": 1e-5, "kernels_per_step
     ],
 )
 def test_each_rule_speaks_from_its_threshold_on(shares, clues, figures, expected):
-    """And a device that knows nothing gets no diagnosis."""
+    """A device without shares gets no diagnosis."""
     assert expected == cause(shares, clues, **figures)
 
 
 def test_more_workers_than_help_come_before_what_they_cause():
-    """Forty workers start slowly and starve at every epoch: forty is what is wrong."""
+    """Forty workers start slowly and starve at every epoch: their number is the cause."""
     clues = {"num_workers": 40.0, "cores": 20.0, "epoch_wait_share": 1.0, "epoch_steps": 10.0, "epochs": 3.0}
     likely = diagnose(reading({}, clues, data_wait=0.8)).likely
     assert "oversubscribed-workers" == likely.name
@@ -210,7 +211,7 @@ def test_more_workers_than_help_come_before_what_they_cause():
 
 
 def test_starving_at_epochs_is_told_with_its_period():
-    """Workers that start anew, and others."""
+    """Workers that are restarted, and other reasons."""
     clues = {**FAST_LOADER, "epoch_wait_share": 0.8, "epoch_steps": 8.0, "epoch_seconds": 0.5}
     again = diagnose(reading({}, {**clues, "persistent_workers": 0.0}, data_wait=0.3)).likely
     assert "the loader's workers are started again every 8 steps (500 ms)" == again.title
@@ -237,7 +238,7 @@ def test_the_heaviest_cause_comes_first_and_the_others_are_told():
 
 @given(st.dictionaries(st.sampled_from(list(SHARES)), st.floats(0, 2), min_size=1), st.floats(0, 1))
 def test_shares_add_up_whatever_was_seen(shares, waited):
-    """To the whole step, with the loader's wait as the window saw it."""
+    """To 1, with the data wait that was measured in the window."""
     told = whole(shares)
     if sum(shares.values()) > 0:
         assert pytest.approx(1) == sum(told.values())
@@ -253,7 +254,7 @@ def test_shares_add_up_whatever_was_seen(shares, waited):
     st.floats(0, 10),
 )
 def test_no_reading_makes_the_diagnosis_stumble(shares, waited, workers, seconds):
-    """Whatever a device says."""
+    """Whatever a device reports."""
     clues = {"num_workers": float(workers), "batch_seconds": seconds, "resident_step_seconds": seconds}
     for line in explain(reading(shares, clues, data_wait=waited)):
         assert "nan" not in line

@@ -1,4 +1,4 @@
-"""Messages, table and JSON: measured, asked, by whom, how far off, what to do."""
+"""Messages, table and JSON: measured, expected, by whom, how far off, what to do."""
 
 import json
 import subprocess
@@ -8,16 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.devices import DeviceFacts
 from perfsuite.environment import Environment
 from perfsuite.judge.verdicts import judge, judge_unmeasured
 from perfsuite.metrics import METRICS
-from perfsuite.records import Expectation, Limit, Match, Outcome, Reading, Result, Verdict
+from perfsuite.records import (
+    Baseline,
+    DeviceFacts,
+    Expectation,
+    Limit,
+    Match,
+    Outcome,
+    Result,
+    StoredReading,
+    Verdict,
+)
 from perfsuite.report import machine, terminal
 from perfsuite.report.explanation import explanations
 from perfsuite.report.messages import failure_text, properties
+from tests.readings import changed, make_reading
 
-READING = Reading(
+READING = make_reading(
     "step",
     "step",
     "cuda:0",
@@ -38,12 +48,20 @@ def limit(metric, bound, reference=None):
     return Limit(METRICS[metric], bound, "the baseline" if reference else MARKER, reference)
 
 
+def baseline(stored, match, before):
+    names = {*stored, *before}
+    readings = {
+        n: StoredReading(stored.get(n, {}), shares=before.get(n, {}).get("shares", {})) for n in names
+    }
+    return Baseline(match, readings=readings)
+
+
 def result(
     *limits, reading=READING, stored=None, match=Match.NONE, test="tests/test_a.py::test_b", before=None
 ):
     verdicts = (*judge(reading, limits), *judge_unmeasured([reading], limits))
     return Result(
-        test, Expectation(stored=stored or {}, match=match, before=before or {}), (reading,), verdicts
+        test, Expectation(baseline=baseline(stored or {}, match, before or {})), (reading,), verdicts
     )
 
 
@@ -53,17 +71,17 @@ def result(
         (
             [limit("utilization", 0.85)],
             READING,
-            "GPU utilization 61.0 % is below the 85.0 % asked by the perf marker (off by 28 %)",
+            "GPU utilization 61.0 % is below the 85.0 % expected by the perf marker (off by 28 %)",
         ),
         (
             [limit("utilization", 0.85)],
-            replace(READING, device="cpu"),
-            "CPU utilization 61.0 % is below the 85.0 % asked by the perf marker (off by 28 %)",
+            replace(READING, device="cpu", is_accelerator=False),
+            "CPU utilization 61.0 % is below the 85.0 % expected by the perf marker (off by 28 %)",
         ),
         (
             [limit("peak_memory", 12 * 2**30)],
             READING,
-            "peak memory 12.5 GiB is above the 12 GiB asked by the perf marker (off by 4 %)",
+            "peak memory 12.5 GiB is above the 12 GiB expected by the perf marker (off by 4 %)",
         ),
         (
             [limit("step_time", 0.0165, reference=0.015)],
@@ -72,50 +90,50 @@ def result(
         ),
         (
             [limit("peak_memory", 1)],
-            replace(READING, peak_memory_bytes=None),
-            "peak memory was not measured, but the perf marker asks for at most 1 B: "
+            changed(READING, peak_memory_bytes=None),
+            "peak memory was not measured, but the perf marker expects at most 1 B: "
             "cuda:0 does not measure it",
         ),
         (
             [limit("utilization", 0.5)],
-            replace(READING, utilization=None, notes=("utilization: too short",)),
-            "GPU utilization was not measured, but the perf marker asks for at least 50.0 %: too short",
+            changed(READING, utilization=None, notes=("utilization: too short",)),
+            "GPU utilization was not measured, but the perf marker expects at least 50.0 %: too short",
         ),
         (
             [limit("data_wait", 0.05)],
             READING,
-            "data wait was not measured, but the perf marker asks for at most 5.0 %: "
+            "data wait was not measured, but the perf marker expects at most 5.0 %: "
             "the test did not call perf.loop",
         ),
         (
             [limit("speedup", 1.3)],
-            replace(READING, kind="comparison", speedup=1.35, speedup_low=1.28, speedup_high=1.42),
+            changed(READING, kind="comparison", speedup=1.35, speedup_low=1.28, speedup_high=1.42),
             "speed-up 1.35× (proven: 1.28×, 95 % interval to 1.42×) is below the 1.30× "
-            "asked by the perf marker (off by 2 %)",
+            "expected by the perf marker (off by 2 %)",
         ),
         (
             [limit("utilization", 0.85)],
             replace(READING, modelled=True),
-            "modelled GPU utilization 61.0 % is below the 85.0 % asked by the perf marker (off by 28 %)",
+            "modelled GPU utilization 61.0 % is below the 85.0 % expected by the perf marker (off by 28 %)",
         ),
     ],
 )
 def test_the_first_line_says_it_all(limits, reading, expected):
-    """Measured, asked, by whom, how far off: in one line that can stand alone."""
+    """Measured, expected, by whom, how far off: in one line that stands alone."""
     assert expected == failure_text(result(*limits, reading=reading)).splitlines()[0]
 
 
 def test_all_failed_limits_are_told_at_once():
-    """Two missed limits need one run to be seen."""
+    """One run shows both missed limits."""
     text = failure_text(
         result(limit("utilization", 0.85), limit("samples_per_s", 1.0), limit("step_time", 0.001))
     )
-    assert 2 == text.count("asked by the perf marker")
+    assert 2 == text.count("expected by the perf marker")
 
 
 def test_a_starved_loop_names_the_loader():
     """The message says where the time went, against the baseline, and what to try."""
-    reading = replace(
+    reading = changed(
         READING,
         name="loop",
         kind="loop",
@@ -139,7 +157,7 @@ def test_a_starved_loop_names_the_loader():
 
 
 def test_several_readings_are_told_apart():
-    """With two readings every line says whose it is."""
+    """With two readings every line names its reading."""
     other = replace(READING, name="fp16")
     verdicts = judge(other, [limit("utilization", 0.85)])
     text = failure_text(Result("t", Expectation(), (READING, other), verdicts))
@@ -148,7 +166,7 @@ def test_several_readings_are_told_apart():
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_the_table_fits_the_terminal(width):
-    """Every width shows every figure; names are shortened at the front or get a line of their own."""
+    """Every width shows every figure; names are shortened at the front or get a separate line."""
     long = result(limit("utilization", 0.5), test="tests/test_a.py::test_" + "x" * 150)
     lines = [text for text, _ in terminal.table([long, result()], width)]
     assert all(len(line) <= max(width, 70) for line in lines)
@@ -170,8 +188,8 @@ def test_the_table_says_how_speed_moved_whatever_the_metric():
 def test_what_is_missing_near_or_better_is_told_with_the_command():
     """The closing lines name the exact command."""
     better = Verdict("step", Outcome.IMPROVED, limit("step_time", 0.04, reference=0.036), 0.02)
-    improved = Result("t.py::a", Expectation(match=Match.EXACT), (READING,), (better,))
-    near = Result("t.py::b", Expectation(match=Match.NEAR, match_reason="torch 2.12"), (READING,), ())
+    improved = Result("t.py::a", Expectation(baseline=Baseline(Match.EXACT)), (READING,), (better,))
+    near = Result("t.py::b", Expectation(baseline=Baseline(Match.NEAR, "torch 2.12")), (READING,), ())
     noted = result(reading=replace(READING, notes=("not steady after 9 warm-up steps",)))
     text = "\n".join(
         line for line, _ in terminal.closing([improved, near, noted], "pytest --save-baseline t.py")
@@ -202,7 +220,7 @@ def rendered(*results):
 
 
 def test_the_json_has_pytest_benchmarks_shape():
-    """The fields that compare and github-action-benchmark read are there, and ours ride in extra_info."""
+    """The fields that compare and github-action-benchmark read are present, ours are in extra_info."""
     found = json.loads(rendered(result()))
     (entry,) = found["benchmarks"]
     assert {"machine_info", "commit_info", "benchmarks", "datetime", "version"} == set(found)
@@ -238,7 +256,7 @@ def test_statistics_of_one_round_are_finite():
     assert (0.5, 0.0, 2.0) == (found["median"], found["stddev"], found["ops"])
 
 
-COUNTED = replace(
+COUNTED = changed(
     READING,
     device="model:a10",
     modelled=True,
@@ -257,7 +275,7 @@ COUNTED = replace(
 
 
 def test_what_matters_most_comes_first_and_how_to_accept_it_once():
-    """Time, counts, memory in all, its parts: one change of a training touches all of them."""
+    """Time, counts, peak memory, its parts: one change of a training affects all of them."""
     limits = [
         limit("parameter_memory", 1024.0, reference=1024.0),
         limit("peak_memory", 2**30, reference=2**30),
@@ -272,12 +290,12 @@ def test_what_matters_most_comes_first_and_how_to_accept_it_once():
         "modelled peak memory 12.5 GiB",
         "modelled memory of parameters 2 KiB",
     ] == named
-    meant = "  if the slower figures are meant: delete this test's baseline and run pytest --save-baseline"
+    meant = "  if the slower figures are intended: delete this test's baseline and run pytest --save-baseline"
     assert 1 == told.count(meant)
 
 
 def test_lines_stand_under_the_figure_they_make_up():
-    """Where the peak was allocated says nothing of parameters."""
+    """Where the peak was allocated says nothing about parameters."""
     told = failure_text(result(limit("parameter_memory", 1024.0), reading=COUNTED))
     assert "big" not in told
     told = failure_text(result(limit("peak_memory", 1024.0), limit("syncs", 0.0), reading=COUNTED))
@@ -297,14 +315,14 @@ def test_lines_stand_under_the_figure_they_make_up():
     ],
 )
 def test_the_cause_is_that_of_what_was_missed(missed, before, told):
-    """What was there before the change did not cause it, and says so."""
+    """A cause from before the change did not cause it, and is marked as such."""
     failing = result(limit(missed, 0.5, reference=0.5), reading=COUNTED, before={"step": {"shares": before}})
     (line,) = [line for line in failure_text(failing).splitlines() if line.startswith(f"  {told}")]
     assert "88 kernels a step outside the optimizer" in line or "syncs" in line
 
 
 def test_explanations_repeat_no_failure():
-    """What missed a limit was explained with it; what broke otherwise was not."""
+    """A missed limit was explained with its failure; other errors were not."""
     kept, missed = result(limit("syncs", 1.0), reading=COUNTED), result(limit("syncs", 0.0), reading=COUNTED)
     raised = replace(missed, error="ValueError()")
     assert [kept.test] == [name for name, _ in explanations([kept])]
