@@ -1,7 +1,7 @@
-"""Lay another version of the project beside it, in a folder of its own that git knows nothing of.
+"""Check out another version of the project into a temporary folder that git does not track.
 
-A git worktree would have to be unregistered again, which a killed process cannot do; files laid out from a
-private index leave nothing but a temporary folder, and the next run sweeps what a killed one left.
+A git worktree would have to be unregistered again, which a killed process cannot do. Files checked out from
+a private index leave nothing but a temporary folder, and the next run removes those of killed runs.
 """
 
 import os
@@ -24,23 +24,23 @@ _GIT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Checkout:
-    """Where the other version lies, and how paths of the project translate."""
+    """The folders of a checked-out version, and how paths of the project map to it."""
 
-    scratch: Path  # removed with all that is in it
-    project: Path  # git's top folder
+    scratch: Path  # removed at the end with everything in it
+    project: Path  # git's top-level folder
     tree: Path  # the same folder at the ref
     commit: str
 
-    def there(self, path: Path) -> Path:
-        """Return a path of the project in the other version; paths outside stay."""
+    def at_ref(self, path: Path) -> Path:
+        """Return the checkout's path for a path of the project; paths outside of it are left as they are."""
         path = path.resolve()
         return self.tree / path.relative_to(self.project) if path.is_relative_to(self.project) else path
 
 
 @contextmanager
 def checked_out(ref: str, root: Path) -> Iterator[Checkout]:
-    """Lay out the files of a ref and remove them again."""
-    _sweep()
+    """Check out the files of a ref, and remove them at the end."""
+    _remove_leftovers()
     project = Path(_git(root, "rev-parse", "--show-toplevel", ref=ref)).resolve()
     commit = _git(project, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}", ref=ref)
     scratch = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")).resolve()
@@ -69,17 +69,17 @@ def _git(folder: Path, *arguments: str, ref: str, extra: dict[str, str] | None =
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RefUnusable(f"--against={ref}: git did not run: {error}") from None
     if ran.returncode:
-        said = ran.stderr.strip().splitlines()[-1:] or ["git said nothing"]
+        last_line = ran.stderr.strip().splitlines()[-1:] or ["git failed without a message"]
         raise RefUnusable(
-            f"--against={ref}: {said[0]}. Name a commit, branch or tag of this repository; "
+            f"--against={ref}: {last_line[0]}. Name a commit, branch or tag of this repository; "
             "in a shallow clone fetch it first: git fetch origin main"
         )
     return ran.stdout.strip()
 
 
-def _sweep() -> None:
-    """Remove what a killed run left behind, and nothing of a run that lives."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        owner = re.match(rf"{_PREFIX}(\d+)-", left.name)
+def _remove_leftovers() -> None:
+    """Remove the checkouts of killed runs, and none of a run that is alive."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        owner = re.match(rf"{_PREFIX}(\d+)-", folder.name)
         if owner and not psutil.pid_exists(int(owner[1])):
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Measure tests again in fresh processes: the same pytest command, told to answer instead of to judge."""
+"""Measure tests again in fresh processes: the same pytest command, which returns readings without judging."""
 
 import json
 import os
@@ -6,50 +6,33 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfsuite.errors import SessionFailed
-from perfsuite.processes.family import for_children
+from perfsuite.processes.world import child_environment
+from perfsuite.records import Session, SessionReading
 
-REQUEST = "PERFSUITE_REQUEST"  # names the file with the request; taken away by the process that obeys it
-# Flags that would change what a child does, or let two processes write to one place.
-_LEFT_OUT = {"--perf", "--save-baseline", "--perf-strict", "--pdb", "--trace", "-x", "--exitfirst", "--lf"}
-_LEFT_OUT |= {"--last-failed", "--ff", "--failed-first", "--nf", "--new-first", "--sw", "--stepwise"}
-_LEFT_OUT_WITH_VALUE = (
-    "--basetemp",
-    "--junitxml",
-    "--junit-xml",
-    "--perf-json",
-    "--perf-history",
-    "--perf-html",
-    "--perf-export",
-    "--perf-patch",
-    "--against",
-    "--maxfail",
-)
+REQUEST = "PERFSUITE_REQUEST"  # the path of the request file; removed by the process that executes it
+# Options of pytest that would change what a child does, or let two processes write to one place.
+_LEFT_OUT = {
+    "--pdb",
+    "--trace",
+    "-x",
+    "--exitfirst",
+    "--lf",
+    "--last-failed",
+    "--ff",
+    "--failed-first",
+    "--nf",
+}
+_LEFT_OUT |= {"--new-first", "--sw", "--stepwise"}
+_LEFT_OUT_WITH_VALUE = ("--basetemp", "--junitxml", "--junit-xml", "--maxfail")
 _TAIL_LINES = 15
 _WORKERS = ("--numprocesses", "--maxprocesses", "--dist", "--tx", "--max-worker-restart", "--maxschedchunk")
 _WORKERS_JOINED = re.compile(rf"-n(\d+|auto|logical)$|({'|'.join(_WORKERS)})=")
-
-
-@dataclass(frozen=True)
-class Taken:
-    """One reading of one session: the figures, and why they do not count."""
-
-    values: Mapping[str, float]
-    invalid: tuple[str, ...] = ()
-    rounds: tuple[float, ...] = ()  # seconds a step, thinned out where they are many
-
-
-@dataclass(frozen=True)
-class Session:
-    """What one fresh process found: test → reading → figures, and the tests that failed there."""
-
-    readings: Mapping[str, Mapping[str, Taken]]
-    errors: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -58,41 +41,47 @@ class Command:
 
     arguments: tuple[str, ...]
     folder: Path
-    has_cache: bool = True  # pytest's own; some switch it off
+    has_cache: bool = True  # whether pytest's cache plugin is active: some switch it off
 
     @classmethod
-    def from_config(cls, config: Any) -> "Command":
-        """Read how pytest was started."""
-        given, has_cache = config.invocation_params, config.pluginmanager.hasplugin("cacheprovider")
-        return cls.from_given(given.args, given.dir, has_cache=has_cache)
+    def from_arguments(
+        cls,
+        arguments: Sequence[object],
+        folder: Path | str,
+        *,
+        has_cache: bool = True,
+        left_out: Collection[str] = (),
+        left_out_with_value: Collection[str] = (),
+    ) -> "Command":
+        """Keep options that select and configure tests, drop those that write, stop or judge.
 
-    @classmethod
-    def from_given(cls, given: Sequence[object], folder: Path | str, *, has_cache: bool = True) -> "Command":
-        """Keep what selects and configures tests, leave out what writes, stops or judges."""
+        `left_out` and `left_out_with_value` are the calling plugin's options to drop.
+        """
+        flags, with_value = {*_LEFT_OUT, *left_out}, (*_LEFT_OUT_WITH_VALUE, *left_out_with_value)
         kept: list[str] = []
-        words = iter(str(word) for word in given)
+        words = iter(str(word) for word in arguments)
         for word in words:
-            if word in _LEFT_OUT_WITH_VALUE:
+            if word in with_value:
                 next(words, None)
-            elif word not in _LEFT_OUT and not word.startswith(tuple(f"{n}=" for n in _LEFT_OUT_WITH_VALUE)):
+            elif word not in flags and not word.startswith(tuple(f"{name}=" for name in with_value)):
                 kept.append(word)
         return cls(tuple(kept), Path(folder), has_cache)
 
     def pytest(self, scratch: Path, arguments: Sequence[str] | None = None) -> list[str]:
-        """Return pytest's arguments in a fresh process, which measures all and keeps its cache to itself."""
-        given = self.arguments if arguments is None else arguments
+        """Return pytest's arguments for a fresh process, which measures all tests and has a private cache."""
+        kept = self.arguments if arguments is None else arguments
         cache = ["-o", f"cache_dir={scratch / 'cache'}"] if self.has_cache else []
-        return [*given, "--perf", "--maxfail=0", *cache]  # last: an ini file may say otherwise
+        return [*kept, "--perf", "--maxfail=0", *cache]  # at the end, to override an ini file
 
 
 def interpreter() -> list[str]:
-    """Return Python as this run has it: `python -m pytest` looks into the working folder first."""
+    """Return the Python command of this run: only `python -m pytest` puts the working folder on sys.path."""
     return [sys.executable] if Path(sys.argv[0]).name == "__main__.py" else [sys.executable, "-P"]
 
 
-def without_workers(given: Sequence[str]) -> list[str]:
-    """Leave out what would start workers of pytest-xdist."""
-    kept, words = [], iter(given)
+def without_workers(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without those that start workers of pytest-xdist."""
+    kept, words = [], iter(arguments)
     for word in words:
         if word == "-n" or word in _WORKERS:
             next(words, None)
@@ -102,14 +91,14 @@ def without_workers(given: Sequence[str]) -> list[str]:
 
 
 def take_session(command: Command, tests: Sequence[str]) -> Session:
-    """Measure these tests in one fresh process and return what it found."""
+    """Measure these tests in one fresh process and return its readings."""
     with tempfile.TemporaryDirectory(prefix="perfsuite-session-") as name:
         request, answer = Path(name, "request.json"), Path(name, "answer.json")
         request.write_text(json.dumps({"role": "session", "tests": list(tests), "answer": str(answer)}))
         ran = subprocess.run(
             [*interpreter(), "-m", "pytest", *command.pytest(Path(name))],
             cwd=command.folder,
-            env={**for_children(os.environ), REQUEST: str(request)},
+            env={**child_environment(os.environ), REQUEST: str(request)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -118,9 +107,9 @@ def take_session(command: Command, tests: Sequence[str]) -> Session:
             check=False,
         )
         if not answer.is_file():
-            said = "\n".join(f"  {line}" for line in ran.stdout.splitlines()[-_TAIL_LINES:])
+            output = "\n".join(f"  {line}" for line in ran.stdout.splitlines()[-_TAIL_LINES:])
             raise SessionFailed(
-                f"a fresh process measured nothing (exit status {ran.returncode}); it said:\n{said}"
+                f"a fresh process measured nothing (exit status {ran.returncode}); its last output:\n{output}"
             )
         return _read(json.loads(answer.read_text(encoding="utf-8")))
 
@@ -128,7 +117,7 @@ def take_session(command: Command, tests: Sequence[str]) -> Session:
 def _read(answer: Mapping[str, Any]) -> Session:
     readings = {
         test: {
-            name: Taken(taken["values"], tuple(taken["invalid"]), tuple(taken["rounds"]))
+            name: SessionReading(taken["values"], tuple(taken["invalid"]), tuple(taken["rounds"]))
             for name, taken in entry["readings"].items()
         }
         for test, entry in answer.items()

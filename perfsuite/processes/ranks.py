@@ -1,4 +1,4 @@
-"""Tests for several ranks in a plain pytest run: start the ranks by torchrun's engine, take their answer."""
+"""Start the ranks of one test with torchrun's launcher, and read their readings."""
 
 import contextlib
 import json
@@ -10,32 +10,25 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pytest
+from typing import Any
 
 from perfsuite.environment import Environment
 from perfsuite.errors import RanksApart
-from perfsuite.plugin import selection
-from perfsuite.processes.family import for_children
 from perfsuite.processes.fresh import REQUEST, Command, interpreter
-from perfsuite.processes.world import ENDING
+from perfsuite.processes.world import ENDING, child_environment
 from perfsuite.records import Limit, Reading
-
-if TYPE_CHECKING:
-    from perfsuite.plugin.run import PerfRun
 
 _TAIL_LINES = 25
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What the ranks found."""
+    """The readings of the ranks, or why there are none."""
 
     kept: list[tuple[Reading, tuple[Limit, ...]]] = field(default_factory=list)
     environment: Environment | None = None
     failure: str = ""  # of the test itself, with the failing rank's traceback
-    skipped: str = ""  # why, where the test skipped itself
+    skipped: str = ""  # the reason, if the test skipped itself
 
     @property
     def readings(self) -> tuple[Reading, ...]:
@@ -43,59 +36,14 @@ class Answer:
         return tuple(reading for reading, _ in self.kept)
 
     def release(self) -> None:
-        """Give nothing back: the ranks had it, and are gone."""
+        """Do nothing: the ranks held the device's memory, and have exited."""
 
     def close(self) -> None:
-        """Nothing is open here: the ranks measured."""
-
-
-class RankedItem(pytest.Item):
-    """A multi_gpu test as the starting process sees it: its fixtures are made by the ranks alone."""
-
-    def __init__(self, *, original: pytest.Item, **given: Any) -> None:
-        super().__init__(**given)
-        self.original = original
-        self.own_markers = list(original.own_markers)
-        self.keywords.update(original.keywords)
-        self.extra_keyword_matches = original.extra_keyword_matches
-        for name in ("fixturenames", "_fixtureinfo", "callspec"):
-            if hasattr(original, name):
-                setattr(self, name, getattr(original, name))
-
-    def runtest(self) -> None:
-        """Let the ranks run the test; their readings are judged here."""
-        from perfsuite.plugin import RUN
-
-        ranks = selection.accelerators_needed(self)
-        answer = run_ranks(Command.from_config(self.config), self.nodeid, ranks)
-        if answer.skipped:
-            pytest.skip(answer.skipped)
-        self.config.stash[RUN].take(self, answer)
-        if answer.failure:
-            pytest.fail(answer.failure, pytrace=False)
-
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException]) -> Any:  # type: ignore[override]
-        """Show what the ranks said, not how it came here."""
-        return self.original.repr_failure(excinfo)
-
-    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
-        """Return where the test is written."""
-        return self.original.reportinfo()
-
-
-def for_ranks(item: pytest.Item, run: "PerfRun") -> pytest.Item:
-    """Return what runs a test: the ranks, where it asks for several and nobody has started them."""
-    is_here = run.ranks is not None or not selection.is_ranked(item) or run.device_of(item).modelled
-    if is_here or item.get_closest_marker("skip") is not None or item.parent is None:
-        return item
-    if run.is_conducted:
-        item.add_marker(pytest.mark.skip(reason="measured by several processes; --against compares one"))
-        return item
-    return RankedItem.from_parent(item.parent, name=item.name, original=item)
+        """Do nothing: the ranks measured, and nothing is open here."""
 
 
 def run_ranks(command: Command, test: str, ranks: int) -> Answer:
-    """Run one test on so many ranks and return what the first of them answers."""
+    """Run one test on that many ranks and return the first rank's answer."""
     with tempfile.TemporaryDirectory(prefix="perfsuite-ranks-") as name:
         folder = Path(name)
         request = folder / "request.json"
@@ -104,16 +52,16 @@ def run_ranks(command: Command, test: str, ranks: int) -> Answer:
         with _started(command, ranks, folder, request) as process:
             process.wait()
         if answer.is_file():
-            # Written by our own rank, of this very version, into a folder that is ours alone.
-            found: Answer = pickle.loads(answer.read_bytes())
-            return found
-        raise RanksApart(_last_words(folder, ranks, process.returncode))
+            # Safe to unpickle: written by our rank, with the same perfsuite, into a private folder.
+            unpickled: Answer = pickle.loads(answer.read_bytes())
+            return unpickled
+        raise RanksApart(_why_no_answer(folder, ranks, process.returncode))
 
 
 @contextlib.contextmanager
 def _started(command: Command, ranks: int, folder: Path, request: Path) -> Iterator[subprocess.Popen[str]]:
-    """Start the ranks; whatever happens here, none of them is left behind."""
-    with (folder / "said.txt").open("w", encoding="utf-8") as said:
+    """Start the ranks, and kill them at the end, whatever happens in between."""
+    with (folder / "output.txt").open("w", encoding="utf-8") as output:
         process = subprocess.Popen(
             [
                 *interpreter(),
@@ -130,15 +78,15 @@ def _started(command: Command, ranks: int, folder: Path, request: Path) -> Itera
             cwd=command.folder,
             env={
                 "OMP_NUM_THREADS": "1",  # as torchrun sets it
-                **for_children(os.environ, count=ranks),
+                **child_environment(os.environ, count=ranks),
                 REQUEST: str(request),
                 ENDING: str(folder / "ending.txt"),
             },
             stdin=subprocess.DEVNULL,
-            stdout=said,
+            stdout=output,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours to handle
+            start_new_session=True,  # this process handles Ctrl-C
         )
         try:
             yield process
@@ -148,31 +96,29 @@ def _started(command: Command, ranks: int, folder: Path, request: Path) -> Itera
             process.wait()
 
 
-def _last_words(folder: Path, ranks: int, status: int) -> str:
-    """Say which rank ended how, and what it said last."""
+def _why_no_answer(folder: Path, ranks: int, status: int) -> str:
+    """Return which rank failed and how, with the last output of all ranks."""
     with contextlib.suppress(OSError):
         return (folder / "ending.txt").read_text(encoding="utf-8")
     failed: list[Mapping[str, Any]] = []
     with contextlib.suppress(OSError, ValueError):
         failed = json.loads((folder / "failures.json").read_text(encoding="utf-8"))
     if not failed:
-        said = _tail((folder / "said.txt").read_text(encoding="utf-8", errors="replace"))
-        return f"the {ranks} ranks gave no answer (exit status {status}); they said:\n{said}"
+        output = _tail((folder / "output.txt").read_text(encoding="utf-8", errors="replace"))
+        return f"the {ranks} ranks gave no answer (exit status {status}); their last output:\n{output}"
     first = failed[0]
-    how = (
-        f"was killed by {first['signal']}" if first["signal"] else f"left with exit status {first['status']}"
-    )
-    said = "\n".join(
+    how = f"was killed by {first['signal']}" if first["signal"] else f"exited with status {first['status']}"
+    output = "\n".join(
         f"  rank {rank}: {line.strip()}"
         for rank in range(ranks)
-        for line in _tail(_said_by(folder, rank)).splitlines()
+        for line in _tail(_output_of(folder, rank)).splitlines()
     )
-    return f"rank {first['rank']} of {ranks} {how}; all ranks were ended\n{said}".rstrip()
+    return f"rank {first['rank']} of {ranks} {how}; all ranks were stopped\n{output}".rstrip()
 
 
-def _said_by(folder: Path, rank: int) -> str:
-    found = sorted(folder.glob(f"logs/*/attempt_0/{rank}/std*.log"))
-    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in found)
+def _output_of(folder: Path, rank: int) -> str:
+    logs = sorted(folder.glob(f"logs/*/attempt_0/{rank}/std*.log"))
+    return "\n".join(path.read_text(encoding="utf-8", errors="replace") for path in logs)
 
 
 def _tail(text: str) -> str:

@@ -1,13 +1,13 @@
-"""Which of several processes this one is, as torchrun says in the environment; no torch."""
+"""The rank of this process, as torchrun sets it in the environment, and the processes of a run; no torch."""
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from perfsuite.errors import RanksApart
 
-# What torchrun sets for a process; a process started by a rank must not take itself for one.
+# Set by torchrun; a process started by a rank must not inherit them, or it would act as a rank itself.
 _SET_BY_TORCHRUN = (
     "RANK",
     "LOCAL_RANK",
@@ -21,13 +21,13 @@ _SET_BY_TORCHRUN = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-
-ENDING = "PERFSUITE_ENDING"  # names the file for the reason of an early end of all ranks
+ENDING = "PERFSUITE_ENDING"  # the path of the file with the reason why all ranks ended early
+RUN = "PERFSUITE_RUN"  # "4711:2": the id of the run's first process, and how many may use one GPU
 
 
 @dataclass(frozen=True)
 class Place:
-    """This process among those that measure together."""
+    """The rank of this process among those that measure together."""
 
     rank: int
     size: int
@@ -36,7 +36,7 @@ class Place:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> "Place | None":
-        """Read what torchrun set; None where this process is alone."""
+        """Read torchrun's variables; None if this process runs alone."""
         env = os.environ if environment is None else environment
         if "RANK" not in env or "WORLD_SIZE" not in env:
             return None
@@ -55,17 +55,17 @@ class Place:
 
     @property
     def is_first(self) -> bool:
-        """Tell whether this process judges, reports and remembers."""
+        """Return whether this process is the one that judges, reports and stores."""
         return self.rank == 0
 
     @property
     def is_one_machine(self) -> bool:
-        """Tell whether all ranks run here."""
+        """Return whether all ranks run on this machine."""
         return self.local_size == self.size
 
 
 def without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment for a child that starts ranks of its own, or none."""
+    """Return the environment without torchrun's variables, for a child that is not a rank."""
     return {
         name: value
         for name, value in environment.items()
@@ -74,7 +74,7 @@ def without_ranks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Together(Protocol):
-    """What processes that measure together agree on; values are plain (they travel as JSON)."""
+    """Communication between processes that measure together; values must be JSON-serializable."""
 
     @property
     def rank(self) -> int: ...  # noqa: D102
@@ -82,31 +82,81 @@ class Together(Protocol):
     def size(self) -> int: ...  # noqa: D102
 
     def first(self, value: Any) -> Any:
-        """Return the word of the first rank."""
+        """Return the first rank's value."""
 
     def any(self, flag: bool) -> bool:
-        """Tell whether any rank says so."""
+        """Return whether the flag is set on any rank."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Return what every rank says, in their order."""
+        """Return the values of all ranks, in their order."""
 
 
 class Alone:
-    """What a single process agrees on with itself."""
+    """The same interface for a single process."""
 
     rank, size = 0, 1
 
     def first(self, value: Any) -> Any:
-        """Return the own word."""
+        """Return the value."""
         return value
 
     def any(self, flag: bool) -> bool:
-        """Return the own flag."""
+        """Return the flag."""
         return flag
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the own value alone."""
+        """Return a list with the value."""
         return [value]
 
 
 ALONE = Alone()
+
+
+class ProcessSet(Protocol):
+    """The processes that belong to this run."""
+
+    @property
+    def size(self) -> int: ...  # noqa: D102
+    def includes(self, pid: int, /) -> bool: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class RunProcesses:
+    """The first process of a run and all its descendants."""
+
+    root: int
+    size: int = 1  # how many of them may use one GPU; ids from another namespace can only be counted
+    _known: dict[int, bool] = field(
+        default_factory=dict, compare=False
+    )  # cached, as a GPU's processes are checked again and again
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> "RunProcesses":
+        """Read the run that started this process; without one, or if it is no ancestor, start a new one."""
+        env = os.environ if environment is None else environment
+        root, _, size = env.get(RUN, "").partition(":")
+        if root.isdigit() and size.isdigit() and int(root) in _with_ancestors(os.getpid()):
+            return cls(int(root), max(int(size), 1))
+        return cls(os.getpid())
+
+    def includes(self, pid: int) -> bool:
+        """Return whether a process belongs to this run; the system is queried once per process."""
+        if pid not in self._known:
+            self._known[pid] = self.root in _with_ancestors(pid)
+        return self._known[pid]
+
+
+def _with_ancestors(pid: int) -> set[int]:
+    """Return a process and its ancestors; empty if it is gone, or its id is from another namespace."""
+    import psutil
+
+    try:
+        return {pid, *(parent.pid for parent in psutil.Process(pid).parents())}
+    except psutil.Error:
+        return {pid} if pid == os.getpid() else set()
+
+
+def child_environment(environment: Mapping[str, str], count: int = 1) -> dict[str, str]:
+    """Return the environment for `count` processes that measure for this one."""
+    run = RunProcesses.from_environment(environment)
+    return {**without_ranks(environment), RUN: f"{run.root}:{run.size + count}"}

@@ -1,32 +1,35 @@
-"""A comparison with both sides played by scripts: turns, pairs, what is told apart, and the judgement."""
+"""A comparison with scripted sides: turns, pairs, tests that cannot be compared, and the judgement."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from perfsuite.against import table as report
-from perfsuite.against.against import Rule, judge_findings
-from perfsuite.against.decide import Call
-from perfsuite.against.pairs import Compared, Findings, duel
+from perfsuite.against.decide import Call, Rule, judge_findings
+from perfsuite.against.pairs import ComparedReading, Findings, compare_versions
 from perfsuite.errors import RefUnusable
+from perfsuite.processes.side import pack
 from perfsuite.records import Outcome
+from tests.readings import changed, make_reading
 
-READY = {
-    "event": "ready",
-    "reading": "step",
-    "kind": "step",
-    "device": "cpu",
-    "modelled": False,
-    "values": {"step_time": 0.01, "peak_memory": 2**20},
-    "invalid": [],
-    "has_blocks": True,
-    "block_seconds": 0.5,
-}
+READING = make_reading(
+    "step", "step", "cpu", 1, 1, 1, 1.0, (0.01,), step_seconds=0.01, peak_memory_bytes=2.0**20
+)
+
+
+def ready(**changes):
+    has_blocks = changes.pop("has_blocks", True)
+    reading = pack(changed(READING, **changes))
+    return {"event": "ready", "reading": reading, "has_blocks": has_blocks, "block_seconds": 0.5}
+
+
+READY = ready()
 END = {"event": "end", "outcome": "passed", "text": "", "foreign": []}
 
 
 class Side:
-    """Play one side: say what is scripted, and cost what is told; every block is written into a diary."""
+    """A side with scripted messages and a fixed cost; every block is written into a diary."""
 
     def __init__(self, name, cost, diary, readings=(READY,), end=END, collected=("t",), errors=None):
         self._said = [{"tests": list(collected), "errors": errors or {}}, {"event": "test"}]
@@ -37,10 +40,10 @@ class Side:
     def receive(self):
         return self._said.pop(0)
 
-    def tell(self, **message):
+    def send(self, **message):
         self._diary.append((self._name, message["tests"]))
 
-    def ask(self, do, seconds=None):
+    def request(self, do, seconds=None):
         if do != "block":
             return self._rest.pop(0)
         self._diary.append(self._name)
@@ -51,29 +54,29 @@ class Side:
 
 
 def play(old=0.01, new=0.01, pairs=2, tests=("t",), there=None, here=None):
-    """Compare two scripted sides and return what was found, the diary, and all sides."""
+    """Compare two scripted sides and return the findings and the diary."""
     diary, sides = [], []
 
-    def open_arm(is_other):
-        name, cost, script = ("old", old, there) if is_other else ("new", new, here)
+    def open_side(is_ref):
+        name, cost, script = ("old", old, there) if is_ref else ("new", new, here)
         sides.append(Side(name, cost, diary, **(script or {})))
         return sides[-1]
 
     try:
-        return duel(open_arm, tests, pairs=pairs, seconds=4.0 * pairs, ref="main"), diary
+        return compare_versions(open_side, tests, pairs=pairs, seconds=4.0 * pairs, ref="main"), diary
     finally:
-        assert all(side.is_closed for side in sides)  # whatever happens, no process stays
+        assert all(side.is_closed for side in sides)  # whatever happens, no process is left
 
 
 def test_blocks_alternate_and_the_order_is_swapped():
-    """A B, B A, A B: whoever runs first in one turn runs second in the next."""
+    """A B, B A, A B: the side that runs first in one turn runs second in the next."""
     _, diary = play(pairs=1)
     blocks = [entry for entry in diary if isinstance(entry, str)]
     assert ["old", "new", "new", "old", "old", "new", "new", "old"] == blocks
 
 
 def test_the_next_pair_begins_the_other_way_round():
-    """Who begins changes from pair to pair, too."""
+    """The side that starts changes from pair to pair, too."""
     _, diary = play(pairs=2)
     half = len(diary) // 2
     firsts = [
@@ -90,7 +93,7 @@ def test_every_pair_is_one_number():
 
 
 def test_a_ref_that_is_the_project_itself_ends_the_comparison():
-    """Modules of the project on the ref's side: nothing that follows would mean anything."""
+    """With the project's modules on the ref's side the comparison would mean nothing."""
     with pytest.raises(RefUnusable, match="compared with itself: subject"):
         play(there={"end": {**END, "foreign": ["subject"]}})
 
@@ -99,22 +102,22 @@ def test_a_ref_that_is_the_project_itself_ends_the_comparison():
     ("there", "here", "told"),
     [
         ({"collected": ()}, {}, "not in main: new or renamed"),
-        ({"readings": ({**READY, "kind": "loop"},)}, {}, "takes step (step) here, step (loop) at main"),
+        ({"readings": (ready(kind="loop"),)}, {}, "takes step (step) here, step (loop) at main"),
         ({"readings": ()}, {}, "took no reading that can be compared"),
         ({"end": {**END, "outcome": "failed", "text": "x\nboom"}}, {}, "failed at main: boom"),
     ],
 )
 def test_what_cannot_be_compared_is_told(there, here, told):
-    """By test, with the reason."""
+    """Each test with its reason."""
     findings, _ = play(there=there, here=here)
-    assert told in findings.apart["t"]
+    assert told in findings.not_compared["t"]
 
 
 def test_a_file_that_does_not_import_at_the_ref_is_told_for_its_tests():
-    """Where other tests can be compared, they are."""
+    """Other tests are still compared."""
     errors = {"a.py": "Traceback\nImportError: gone"}
     findings, _ = play(tests=("a.py::t", "t"), there={"errors": errors}, here={"collected": ("a.py::t", "t")})
-    assert "does not import at main: ImportError: gone" in findings.apart["a.py::t"]
+    assert "does not import at main: ImportError: gone" in findings.not_compared["a.py::t"]
     assert ["t"] == list(findings.readings)
 
 
@@ -128,14 +131,16 @@ def test_a_failure_here_is_not_measured_again_and_again():
 
 
 def judged(differences, modelled=False, old=None, new=None, invalid=(), **rule):
-    values = {"step_time": 0.01, "peak_memory": 2**20}
-    one = Compared("step", "cpu", modelled, old or values, new or values, list(invalid), list(differences))
-    (found,) = judge_findings(Findings({"t": {"step": one}}), Rule(**rule))
+    before, after = (
+        replace(READING, figures=figures or READING.figures, modelled=modelled) for figures in (old, new)
+    )
+    one = ComparedReading(before, after, list(invalid), list(differences))
+    (found,) = judge_findings(Findings({"t": {"step": one}}), Rule("main", **rule))
     return found
 
 
 def test_the_call_follows_the_pairs():
-    """Slower, the same, and too noisy to say."""
+    """Slower, the same, and too noisy to decide."""
     assert Call.REGRESSION is judged([0.05 + 0.001 * i for i in range(8)]).call
     assert Call.OK is judged([0.001, -0.001] * 4).call
     assert Call.INCONCLUSIVE is judged([0.2, -0.2] * 4).call
@@ -148,7 +153,7 @@ def test_the_tolerance_says_what_ok_rules_out():
 
 
 def test_a_slowdown_within_the_tolerance_is_no_alarm():
-    """5 % slower for certain: a regression, unless 10 % are let pass."""
+    """5 % slower for certain is a regression, unless 10 % are tolerated."""
     slower = [0.05 + 0.001 * i for i in range(8)]
     assert [Call.REGRESSION, Call.OK] == [judged(slower, tolerance=t).call for t in (None, 0.10)]
 
@@ -162,7 +167,7 @@ def test_counts_of_a_modelled_device_are_exact():
 
 
 def test_an_invalid_reading_is_never_ok():
-    """A throttled card compares nothing."""
+    """A throttled card cannot be compared."""
     found = judged([0.0] * 8, invalid=("throttled", "throttled"))
     assert (Call.INCONCLUSIVE, ("throttled",)) == (found.call, found.invalid)
     assert "invalid measurement: throttled" == report.sentence(found, "main")
@@ -170,9 +175,41 @@ def test_an_invalid_reading_is_never_ok():
 
 def test_of_several_readings_each_is_named():
     """One reading needs no name, two do."""
-    one = Compared("step", "cpu", False, {}, {}, [], [0.05 + 0.001 * i for i in range(8)])
-    found = judge_findings(Findings({"t": {"a": one, "b": one}, "u": {"step": one}}), Rule())
+    slower = [0.05 + 0.001 * i for i in range(8)]
+    a, b, step = (
+        ComparedReading(replace(READING, name=name), replace(READING, name=name), [], slower)
+        for name in ("a", "b", "step")
+    )
+    found = judge_findings(Findings({"t": {"a": a, "b": b}, "u": {"step": step}}), Rule("main"))
     said = [report.sentence(each, "main").partition(" step time")[0] for each in found]
     assert ["a: slower:", "b: slower:", "slower:"] == said
     rows = [text.split("  ")[0] for text, _ in report.table(found, Findings(), "main", 100)]
     assert ["test", "t (a)", "t (b)", "u"] == [row.strip() for row in rows]
+
+
+def test_findings_become_results_that_other_outputs_can_show():
+    """The figures of the turns, the old version as the baseline, and a verdict for each call."""
+    calls = {
+        "slow": [0.05 + 0.001 * i for i in range(8)],
+        "same": [0.001, -0.001] * 4,
+        "wild": [0.2, -0.2] * 4,
+    }
+    findings = Findings(
+        {
+            test: {
+                "step": ComparedReading(READING, READING, [], logs, costs=[(0.01, 0.01 * math.exp(logs[0]))])
+            }
+            for test, logs in calls.items()
+        }
+    )
+    rule = Rule("main")
+    results = {one.test: one for one in report.as_results(judge_findings(findings, rule), rule)}
+    outcomes = {test: [v.outcome for v in result.verdicts][-1] for test, result in results.items()}
+    assert {
+        "slow": Outcome.MISSED,
+        "same": Outcome.PASSED,
+        "wild": Outcome.INCONCLUSIVE,
+    } == outcomes
+    assert pytest.approx(0.01 * math.exp(0.05)) == results["slow"].readings[0].step_seconds
+    assert 0.01 == results["slow"].expectation.baseline.of("step").values["step_time"]
+    assert [True, False, False] == [results[test].is_failed for test in calls]

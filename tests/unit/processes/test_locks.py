@@ -1,4 +1,4 @@
-"""Holding devices: one holder at a time, told by name, gone with its process, handed down to children."""
+"""Locks on devices: one holder at a time, with its name, gone with its process, inherited by children."""
 
 import json
 import os
@@ -10,15 +10,14 @@ import sys
 import pytest
 
 from perfsuite.errors import DeviceBusy
-from perfsuite.processes.lock_file import Holder, LockFile, lock_folder
-from perfsuite.processes.locks import HELD, hold
+from perfsuite.processes.locks import HELD, Holder, LockFile, lock_devices, lock_folder
 
 pytest.importorskip("fcntl", reason="Windows has no locks")
 
 HOLDING = """
 import sys
-from perfsuite.processes.locks import hold
-held = hold(sys.argv[1:], timeout=0, command="pytest --perf", say=print)
+from perfsuite.processes.locks import lock_devices
+held = lock_devices(sys.argv[1:], timeout=0, command="pytest --perf", say=print)
 {then}
 print("holding", flush=True)
 sys.stdin.readline()
@@ -32,7 +31,7 @@ def environment(tmp_path):
 
 @pytest.fixture
 def other_run(environment):
-    """Start processes that hold devices until they are told to end."""
+    """Start processes that lock devices until they are requested to end."""
     started = []
 
     def start(*names, then="", **more):
@@ -54,7 +53,7 @@ def other_run(environment):
 
 
 def take(environment, *names, timeout=0.0, said=None):
-    return hold(
+    return lock_devices(
         names,
         timeout=timeout,
         command="pytest",
@@ -64,7 +63,7 @@ def take(environment, *names, timeout=0.0, said=None):
 
 
 def test_a_held_device_is_refused_with_its_holders_name(environment, other_run):
-    """Process, user, command and since when; and what to do."""
+    """Process, user, command, start time, and what to do."""
     child = other_run("cpu")
     with pytest.raises(
         DeviceBusy, match=rf"cpu is in use .*: pid {child.pid} of \S+ since .* \(pytest --perf\)"
@@ -75,7 +74,7 @@ def test_a_held_device_is_refused_with_its_holders_name(environment, other_run):
 
 
 def test_the_lock_of_a_killed_process_is_free(environment, other_run):
-    """Also while a process that it forked lives on."""
+    """Even while a process that it forked is still alive."""
     forked = "os.write(there, b'x'), os.read(0, 1), os._exit(0)"
     then = f"import os; here, there = os.pipe(); os.fork() or ({forked}); os.read(here, 1)"
     child = other_run("cpu", then=then)
@@ -85,7 +84,7 @@ def test_the_lock_of_a_killed_process_is_free(environment, other_run):
 
 
 def test_waiting_is_told_and_ends_when_the_other_run_does(environment, other_run):
-    """The word goes out while the other still holds: it ends only when it is told to."""
+    """The message appears while the other process still holds the lock: it ends only on request."""
     child, said = other_run("cpu"), []
 
     def say(text):
@@ -93,7 +92,7 @@ def test_waiting_is_told_and_ends_when_the_other_run_does(environment, other_run
         if child.poll() is None:
             child.communicate("\n")
 
-    held = hold(["cpu"], timeout=60, command="pytest", say=say, environment=environment)
+    held = lock_devices(["cpu"], timeout=60, command="pytest", say=say, environment=environment)
     assert [
         f"perfsuite: waiting for cpu, in use by pid {child.pid} of",
         "perfsuite: cpu is free, measuring",
@@ -102,7 +101,7 @@ def test_waiting_is_told_and_ends_when_the_other_run_does(environment, other_run
 
 
 def test_when_the_time_is_up_nothing_stays_held(environment, other_run):
-    """What was taken before the busy one is let go again."""
+    """Locks taken before the busy one are released again."""
     other_run("b")
     with pytest.raises(DeviceBusy, match=r"b is in use .*; waited 0\.\d+ s \(--perf-lock-timeout=0\.3 s\)"):
         take(environment, "b", "a", timeout=0.3)
@@ -110,7 +109,7 @@ def test_when_the_time_is_up_nothing_stays_held(environment, other_run):
 
 
 def test_an_ancestors_device_is_ours_and_stays_the_ancestors(environment):
-    """Children, and runs inside a run, neither wait nor let go what is not theirs."""
+    """Children, and runs inside a run, neither wait for nor release a lock that is not theirs."""
     outer = take(environment, "cpu")
     assert {"cpu": os.getpid()} == json.loads(environment[HELD])
     inner = take(environment, "cpu", "GPU-1")
@@ -124,7 +123,7 @@ def test_an_ancestors_device_is_ours_and_stays_the_ancestors(environment):
 
 @pytest.mark.parametrize("stale", ['{"cpu": 1}', "nonsense", "[1]"])
 def test_a_claim_that_outlived_its_run_is_not_believed(environment, other_run, stale):
-    """The file names another holder: wait like everybody."""
+    """The file names another holder, so this process must wait."""
     other_run("cpu")
     with pytest.raises(DeviceBusy):
         take({**environment, HELD: stale}, "cpu")
@@ -145,7 +144,7 @@ def test_all_users_share_the_files_whatever_the_umask(environment, tmp_path):
 
 @pytest.mark.parametrize("kind", ["symlink", "hard link", "fifo", "folder"])
 def test_what_somebody_put_in_the_files_place_is_left_alone(environment, tmp_path, kind):
-    """Measured without a lock, and told; the other file is not touched."""
+    """Measured without a lock, with a message; the file it links to is not changed."""
     (tmp_path / "locks").mkdir()
     victim, place = tmp_path / "victim", tmp_path / "locks" / "cpu.lock"
     victim.write_text("precious")
@@ -176,7 +175,7 @@ def test_a_file_that_was_cleaned_away_is_made_anew(environment):
 def test_a_holders_text_cannot_steer_the_terminal():
     """Other users may write anything into a file that all share."""
     text = json.dumps({"pid": 7, "user": "\x1b[2Jx", "command": "a\nb" + "c" * 999, "since": "now"})
-    told = Holder.from_text(text).told()
+    told = Holder.from_text(text).describe()
     assert told.startswith("pid 7 of ?[2Jx since now (a?bccc")
     assert 300 > len(told)
     for broken in ("", "{", "[]", "{}", '{"pid": "x"}', "null"):
@@ -184,6 +183,6 @@ def test_a_holders_text_cannot_steer_the_terminal():
 
 
 def test_the_folder_is_the_machines_not_the_jobs(monkeypatch):
-    """CI gives every job a TMPDIR of its own."""
+    """CI gives every job a different TMPDIR."""
     monkeypatch.setenv("TMPDIR", "/somewhere")
     assert "/tmp/perfsuite-locks" == str(lock_folder({"TMPDIR": "/somewhere"}))

@@ -6,14 +6,14 @@ import sys
 
 import pytest
 
-from perfsuite.processes.family import FAMILY, Family, for_children
+from perfsuite.processes.world import RUN, RunProcesses, child_environment
 
 NOBODY = 2**22 + 1  # no system counts that far
 # A process that a run started to measure for it, and a second one: what do they think of each other?
 CHILD = """
 import os, sys
-from perfsuite.processes.family import Family
-told = Family.from_environment()
+from perfsuite.processes.world import RunProcesses
+told = RunProcesses.from_environment()
 print(told.root, told.size, *(int(told.includes(int(pid))) for pid in (os.getpid(), *sys.argv[1:])))
 """
 
@@ -21,8 +21,8 @@ print(told.root, told.size, *(int(told.includes(int(pid))) for pid in (os.getpid
 def test_alone_a_process_and_its_children_are_the_family():
     """Neither who started it, nor ids that do not exist."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        alone = Family.from_environment({})
-        assert Family(os.getpid(), 1) == alone
+        alone = RunProcesses.from_environment({})
+        assert RunProcesses(os.getpid(), 1) == alone
         assert alone.includes(os.getpid())
         assert alone.includes(child.pid)
         assert not alone.includes(NOBODY)
@@ -35,7 +35,7 @@ def test_fresh_processes_know_the_run_and_each_other():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
         ran = subprocess.run(
             [sys.executable, "-c", CHILD, *map(str, (os.getpid(), other.pid, os.getppid(), NOBODY))],
-            env=for_children(os.environ, count=2),
+            env=child_environment(os.environ, count=2),
             capture_output=True,
             text=True,
             check=True,
@@ -46,11 +46,11 @@ def test_fresh_processes_know_the_run_and_each_other():
 
 def test_a_fresh_process_that_starts_ranks_counts_them_to_the_same_run():
     """The first process stays the root, however deep."""
-    environment = for_children(for_children({"RANK": "1"}), count=4)
-    assert {FAMILY: f"{os.getpid()}:6"} == environment
+    environment = child_environment(child_environment({"RANK": "1"}), count=4)
+    assert {RUN: f"{os.getpid()}:6"} == environment
 
 
 @pytest.mark.parametrize("said", ["", "x:2", "4711", f"{NOBODY}:2", "-1:2", ":"])
 def test_what_does_not_make_sense_is_not_believed(said):
     """Nor a run that is no ancestor: the variable outlived it."""
-    assert Family(os.getpid()) == Family.from_environment({FAMILY: said})
+    assert RunProcesses(os.getpid()) == RunProcesses.from_environment({RUN: said})

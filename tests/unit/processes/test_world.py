@@ -11,7 +11,7 @@ from perfsuite.processes.world import ALONE, Place, without_ranks
     [
         ({}, None),
         ({"RANK": "0"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "1"}, None),  # torchrun with one process is no company
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),  # torchrun with one process: no other ranks
         ({"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 2, 1, 2)),
         (
             {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"},
@@ -20,7 +20,7 @@ from perfsuite.processes.world import ALONE, Place, without_ranks
     ],
 )
 def test_torchruns_variables_are_read(environment, expected):
-    """Without company there is no place in it."""
+    """A process that runs alone has no place."""
     assert expected == Place.from_environment(environment)
 
 
@@ -32,17 +32,17 @@ def test_an_impossible_place_is_refused(environment):
 
 
 def test_one_machine_or_several():
-    """Only on one machine can the first rank start ranks of its own."""
+    """The first rank can start further ranks only if all run on one machine."""
     assert Place(0, 4, 0, 4).is_one_machine
     assert not Place(0, 4, 0, 2).is_one_machine
 
 
 def test_a_ranks_child_is_no_rank():
-    """What torchrun set is taken away, the rest stays."""
+    """Torchrun's variables are removed, the rest stays."""
     given = {"RANK": "0", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x", "PATH": "/bin"}
     assert {"PATH": "/bin"} == without_ranks(given)
 
 
 def test_one_process_agrees_with_itself():
-    """So that nobody has to ask whether there are others."""
+    """So that no caller has to check whether there are other ranks."""
     assert (3, True, [3]) == (ALONE.first(3), ALONE.any(True), ALONE.gather(3))
