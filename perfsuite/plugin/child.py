@@ -1,4 +1,4 @@
-"""The pytest hooks of a fresh process: measure what is asked for, judge nothing, answer with figures."""
+"""The pytest hooks of a fresh process: measure the requested tests, judge nothing, return the figures."""
 
 import json
 import os
@@ -9,21 +9,20 @@ from typing import Any
 import pytest
 
 from perfsuite.judge.validity import crowded
-from perfsuite.metrics import METRICS
-from perfsuite.plugin.finish import Ledger
+from perfsuite.plugin.ledger import Ledger
 from perfsuite.processes.fresh import REQUEST
 from perfsuite.records import Result
 from perfsuite.remember.documents import rounds
 
 
 def take_request() -> Mapping[str, Any] | None:
-    """Return what another process asks of this one; taken once, so that no grandchild obeys it too."""
+    """Return another process's request to this one; removed, so that no grandchild executes it too."""
     path = os.environ.pop(REQUEST, None)
     return None if path is None else dict(json.loads(Path(path).read_text(encoding="utf-8")))
 
 
-class Answering:
-    """Run only what was asked for and write down what was found."""
+class ChildHooks:
+    """Run only the requested tests and write their readings to the answer file."""
 
     def __init__(self, ledger: Ledger, request: Mapping[str, Any]) -> None:
         self._ledger = ledger
@@ -32,7 +31,7 @@ class Answering:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave out every other test."""
+        """Deselect every other test."""
         others = [item for item in items if item.nodeid not in self._tests]
         items[:] = [item for item in items if item.nodeid in self._tests]
         config.hook.pytest_deselected(items=others)
@@ -44,16 +43,12 @@ class Answering:
 
 
 def entry(result: Result) -> dict[str, Any]:
-    """Return a test's readings as plain numbers."""
+    """Return a test's readings as JSON values."""
     return {
         "error": result.error,
         "readings": {
             reading.name: {
-                "values": {
-                    metric.name: value
-                    for metric in METRICS.values()
-                    if (value := reading.value(metric)) is not None
-                },
+                "values": dict(reading.figures),
                 "invalid": [*reading.invalid, *crowded(reading)],
                 "rounds": rounds(reading.rounds),
             }

@@ -1,66 +1,65 @@
-"""The pytest hooks that hold a run's devices: from the first test that measures to the end of the session.
+"""The pytest hooks that lock a run's devices, from the first test that measures to the end of the session.
 
-Not earlier: a run that selects no performance test, or has minutes of others before the first, keeps nobody
-waiting. Not test by test either: the baselines, limits and fresh processes of one run belong together, and
-devices that are taken one after the other could make two runs wait for each other for ever.
+Not earlier: a run that selects no performance test, or runs others for minutes before the first, should make
+nobody wait. Not test by test either: the baselines, limits and fresh processes of one run belong together,
+and locking devices one after the other could make two runs wait for each other forever.
 """
 
 import shlex
-import sys
 from collections.abc import Generator, Iterable
 
 import pytest
 
-from perfsuite.devices.cuda.physical import physical_names
 from perfsuite.errors import DeviceBusy
 from perfsuite.plugin import selection
 from perfsuite.plugin.run import PerfRun
-from perfsuite.processes.locks import Held, hold
+from perfsuite.plugin.screen import say
+from perfsuite.processes.locks import DeviceLocks, lock_devices
 
-BUSY = "perfsuite_busy"  # what a worker of pytest-xdist tells of a card that was not free in time
+BUSY = "perfsuite_busy"  # under which a worker of pytest-xdist reports a card that was not free in time
 
 
-class Queueing:
-    """Hold every device that the selected tests measure on."""
+class QueueHooks:
+    """Lock every device that the selected tests measure on."""
 
     def __init__(self, run: PerfRun) -> None:
         self._run = run
         self._config = run.ledger.config
-        self._held: Held | None = None
+        self._locks: DeviceLocks | None = None
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
-        """Begin at once where both versions of all tests are measured inside the loop."""
+        """Lock before the loop with --against, which measures all tests inside of it."""
         is_broken = session.testsfailed and not session.config.option.continue_on_collection_errors
         if self._run.ledger.options.against and session.items and not is_broken:
-            self._begin(session)
+            self._lock(session)
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        """Begin before the first test that measures; here pytest captures no output yet."""
-        if self._held is None and selection.is_measured(item):
-            self._begin(item.session)
+        """Lock before the first test that measures; pytest does not capture output yet."""
+        if self._locks is None and selection.is_measured(item):
+            self._lock(item.session)
         return (yield)
 
     def pytest_unconfigure(self) -> None:
-        """Let the devices go: the baselines are stored, the table is printed."""
-        if self._held is not None:
-            self._held.release()
+        """Release the devices: by now the baselines are stored and the table is printed."""
+        if self._locks is not None:
+            self._locks.release()
 
-    def _begin(self, session: pytest.Session) -> None:
+    def _lock(self, session: pytest.Session) -> None:
         if session.config.option.collectonly:
             return
         try:
-            self._held = hold(
+            self._locks = lock_devices(
                 self._names(session.items),
                 timeout=self._run.ledger.options.lock_seconds,
                 command=shlex.join(["pytest", *map(str, self._config.invocation_params.args)]),
-                say=self._say,
+                say=lambda text: say(self._config, text),
             )
         except DeviceBusy as error:
             if hasattr(self._config, "workeroutput"):
-                self._config.workeroutput[BUSY] = str(error)  # the process that shares out will say it
+                self._config.workeroutput[BUSY] = str(error)  # the controller of pytest-xdist reports it
                 raise session.Interrupted(str(error)) from None
             raise pytest.UsageError(f"perfsuite: {error}") from None
 
@@ -72,16 +71,5 @@ class Queueing:
             for device in (self._run.device_of(item),)
         }
         return {
-            name
-            for (_, needs_all), device in used.items()
-            for name in physical_names(device, needs_all=needs_all)
+            name for (_, needs_all), device in used.items() for name in device.lock_names(needs_all=needs_all)
         }
-
-    def _say(self, text: str) -> None:
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None:
-            reporter.ensure_newline()
-            reporter.write_line(text)
-            reporter.flush()
-        elif sys.__stderr__ is not None:  # a worker of pytest-xdist, or -p no:terminal
-            print(text, file=sys.__stderr__, flush=True)

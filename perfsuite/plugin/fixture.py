@@ -1,48 +1,63 @@
-"""The object behind the perf fixture: measures what a test hands it and keeps every reading."""
+"""The perf fixture's object: it measures what a test passes to it and keeps every reading."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from perfsuite.collect.limits import parse_limits
-from perfsuite.devices.model.measurer import model_loop, model_pair, model_step
+from perfsuite.collect.markers import parse_limits
+from perfsuite.devices.protocol import Device, Plan
 from perfsuite.errors import UnusableStep
-from perfsuite.measure.blocks import loop_block, pair_block, step_block
-from perfsuite.measure.pair import difference, measure_pair
-from perfsuite.measure.references import measure_beside
-from perfsuite.measure.step import measure_loop, measure_step, quiet_garbage
-from perfsuite.plugin.arguments import check_callable, check_loader, check_samples
-from perfsuite.plugin.keeping import Keeper
+from perfsuite.measure.blocks import Block, loop_block, pair_block, step_block
+from perfsuite.measure.measurer import measurer_of
+from perfsuite.measure.ranks import join, measure_scaling
 from perfsuite.processes.world import Together
-from perfsuite.records import Reading
+from perfsuite.records import Limit, Reading
 from perfsuite.units import Unit, parse
 
 if TYPE_CHECKING:
     from perfsuite.measure.recorder import Recorder
 
+_SHORT_BLOCK = 0.025  # a shared machine's speed changes within a tenth of a second
+_LONG_BLOCK = 0.2  # an accelerator's queue must fill before steps are as fast as in a training
 _CALL = "the perf call"
-_BESIDE_SECONDS = 6.0  # on a shared machine a third of it varies half as much again
 _MAX_DIFFERENCE = 1e-4  # relative; float32 steps computed in another order agree to about 1e-6
 
+# Runs blocks of a measured step, each of that many seconds, when another process requests them (--against).
+BlockRunner = Callable[[Reading, Block | None, float], None]
 
-class Perf(Keeper):
+
+class Perf:
     """Measure steps, loops and pairs of variants on this test's device."""
+
+    def __init__(
+        self,
+        device: Device,
+        plan: Plan,
+        *,
+        faults: Callable[[Reading], tuple[str, ...]] = lambda reading: reading.invalid,
+        cooldown_seconds: float = 0.0,
+        run_blocks: BlockRunner | None = None,
+    ) -> None:
+        self._device = device
+        self._plan = plan
+        self._measurer = measurer_of(device, plan)
+        self._faults = faults
+        self._cooldown = cooldown_seconds
+        self._run_blocks = run_blocks
+        self.kept: list[tuple[Reading, tuple[Limit, ...]]] = []
 
     def __call__(
         self, step: Callable[[], Any], *, samples_per_step: int = 1, name: str = "", **limits: object
     ) -> Reading:
         """Measure a training step: perf(step, samples_per_step=64)."""
-        asked = parse_limits(limits, _CALL)
-        check_callable(step, "step")
-        check_samples(samples_per_step)
+        call_limits = parse_limits(limits, _CALL)
+        _check_callable(step, "step")
+        _check_samples(samples_per_step)
 
-        def measure(free: str) -> Reading:
-            if self._model is not None:
-                return model_step(step, self._model, self._plan.progress, samples_per_step)
-            reading = measure_step(step, self._device, self._plan, samples_per_step, free)
-            return self._beside_references(reading, step)
+        def measure(unique_name: str) -> Reading:
+            return self._measurer.step(step, samples_per_step=samples_per_step, name=unique_name)
 
-        return self._keep(measure, name or "step", asked, lambda: step_block(step, self._device))
+        return self._keep(measure, name or "step", call_limits, lambda: step_block(step, self._device))
 
     def loop(
         self,
@@ -56,26 +71,26 @@ class Perf(Keeper):
     ) -> Reading:
         """Measure a training loop and the time it waits for data: perf.loop(loader, train_step).
 
-        `modelled_batch_time` states what a batch costs one process ("20 ms"); a modelled device waits by it.
+        `modelled_batch_time` states how long one process needs for a batch ("20 ms"), for modelled devices.
         """
-        asked = parse_limits(limits, _CALL)
-        check_callable(step, "step")
-        check_loader(loader)
+        call_limits = parse_limits(limits, _CALL)
+        _check_callable(step, "step")
+        if not isinstance(loader, Iterable):
+            raise UnusableStep(f"perf.loop needs a loader to iterate over, got {type(loader).__name__}")
         if samples_per_step is not None and not callable(samples_per_step):
-            check_samples(samples_per_step)
-        stated = None if modelled_batch_time is None else parse(modelled_batch_time, Unit.SECONDS)
+            _check_samples(samples_per_step)
+        batch_seconds = None if modelled_batch_time is None else parse(modelled_batch_time, Unit.SECONDS)
 
-        def measure(free: str) -> Reading:
-            if self._model is None:
-                return measure_loop(
-                    loader, step, self._device, self._plan, samples=samples_per_step, name=free
-                )
-            return model_loop(
-                loader, step, self._model, self._plan.progress, samples=samples_per_step, batch_seconds=stated
+        def measure(unique_name: str) -> Reading:
+            return self._measurer.loop(
+                loader, step, samples=samples_per_step, name=unique_name, batch_seconds=batch_seconds
             )
 
         return self._keep(
-            measure, name or "loop", asked, lambda: loop_block(loader, step, self._device, samples_per_step)
+            measure,
+            name or "loop",
+            call_limits,
+            lambda: loop_block(loader, step, self._device, samples_per_step),
         )
 
     def compare(
@@ -91,38 +106,24 @@ class Perf(Keeper):
     ) -> Reading:
         """Measure two variants in turns: perf.compare(without=slow, with_=fast).speedup.
 
-        `result` reads from what a variant returned the numbers that must agree, such as the loss.
+        `result` extracts from a variant's return value the numbers that must agree, such as the loss.
         """
-        asked = parse_limits(limits, _CALL)
+        call_limits = parse_limits(limits, _CALL)
+        if result is not None and self._device.has_values:
+            call_limits += parse_limits({"max_difference": max_difference}, "perf.compare")
         if result is not None:
-            asked += parse_limits({"max_difference": max_difference}, "perf.compare")
-            check_callable(result, "result")
-        check_callable(without, "without")
-        check_callable(with_, "with_")
-        check_samples(samples_per_step)
+            _check_callable(result, "result")
+        _check_callable(without, "without")
+        _check_callable(with_, "with_")
+        _check_samples(samples_per_step)
 
-        def measure(free: str) -> Reading:
-            if self._model is None:
-                return measure_pair(
-                    without,
-                    with_,
-                    self._device,
-                    self._plan,
-                    samples_per_step=samples_per_step,
-                    name=free,
-                    read_result=result,
-                )
-            return model_pair(
-                without,
-                with_,
-                self._model,
-                self._plan.progress,
-                samples_per_step=samples_per_step,
-                difference=None if result is None else difference(without(), with_(), result),
+        def measure(unique_name: str) -> Reading:
+            return self._measurer.pair(
+                without, with_, samples_per_step=samples_per_step, name=unique_name, read_result=result
             )
 
         return self._keep(
-            measure, name or "comparison", asked, lambda: pair_block(without, with_, self._device)
+            measure, name or "comparison", call_limits, lambda: pair_block(without, with_, self._device)
         )
 
     def scaling(
@@ -136,21 +137,24 @@ class Perf(Keeper):
     ) -> Reading:
         """Measure one rank against all, in turns: perf.scaling(lambda world: training(world).step).
 
-        `build` makes the step for a world of that size. Weak: every rank has `samples_per_step` of its own;
-        strong: all ranks share them, and a rank alone has them all.
+        `build` makes the step for a world of that size. Weak: every rank has `samples_per_step` for itself;
+        strong: all ranks share them, and a single rank has them all.
         """
-        from perfsuite.measure.scaling import measure_scaling
+        call_limits = parse_limits(limits, _CALL)
+        _check_callable(build, "build")
+        _check_samples(samples_per_step)
 
-        asked = parse_limits(limits, _CALL)
-        check_callable(build, "build")
-        check_samples(samples_per_step)
-
-        def measure(free: str) -> Reading:
+        def measure(unique_name: str) -> Reading:
             return measure_scaling(
-                build, self._device, self._plan, samples_per_step=samples_per_step, mode=mode, name=free
+                build,
+                self._device,
+                self._plan,
+                samples_per_step=samples_per_step,
+                mode=mode,
+                name=unique_name,
             )
 
-        return self._keep(measure, name or "scaling", asked, None)
+        return self._keep(measure, name or "scaling", call_limits, None)
 
     def recorder(
         self,
@@ -159,32 +163,105 @@ class Perf(Keeper):
         name: str = "",
         **limits: object,
     ) -> "Recorder":
-        """Return what measures a loop that a framework runs; see perfsuite.frameworks."""
+        """Return an object that measures a loop run by a framework; see perfsuite.frameworks."""
         from perfsuite.measure.recorder import Recorder
 
-        asked = parse_limits(limits, _CALL)
+        call_limits = parse_limits(limits, _CALL)
         if self.world_size > 1:
             raise UnusableStep(
-                "a framework's trainer ends when it likes, and ranks must end together; hand its step to "
-                "perf(step) or perf.loop in a multi_gpu test"
+                "a framework's trainer decides itself when it ends, but ranks must end together; pass its "
+                "step to perf(step) or perf.loop in a multi_gpu test"
             )
-        if self._model is not None:
+        if self._device.is_one_process:
             raise UnusableStep(
                 "a framework's trainer moves its data by itself and cannot be modelled; "
-                "hand its step to perf(step) or perf.loop, or measure on a real device"
+                "pass its step to perf(step) or perf.loop, or measure on a real device"
             )
 
         def keep(reading: Reading) -> None:
-            self._keep(lambda _: reading, name or "loop", asked, None)
+            self._keep(lambda _: reading, name or "loop", call_limits, None)
 
         return Recorder(self._device, self._plan, keep, samples_per_step)
 
-    def _beside_references(self, reading: Reading, step: Callable[[], Any]) -> Reading:
-        """Measure the step once more in turns with reference workloads, where a baseline needs it."""
-        offered = getattr(self._device, "references", None)
-        if not self._is_beside or offered is None:
-            return reading
-        seconds = min(_BESIDE_SECONDS, 3 * self._plan.max_seconds)
-        with quiet_garbage():
-            found = measure_beside(step, offered(), self._device, seconds, self._plan.progress)
-        return replace(reading, relative=found)
+    @property
+    def device(self) -> str:
+        """The device in torch's spelling: `model.to(perf.device)`."""
+        return self._device.torch_name
+
+    @property
+    def has_values(self) -> bool:
+        """Whether the device computes: False on an emulated card, where results are not comparable."""
+        return self._device.has_values
+
+    @property
+    def device_name(self) -> str:
+        """The device's name for `--perf-device`, such as `model:a10`."""
+        return self._device.name
+
+    @property
+    def rank(self) -> int:
+        """This process's number among those that measure together; 0 if it is alone."""
+        return self._plan.together.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many processes measure together."""
+        return self._plan.together.size
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """All readings of this test so far."""
+        return tuple(reading for reading, _ in self.kept)
+
+    def close(self) -> None:
+        """Stop the device from watching this test."""
+        self._device.end_test()
+
+    def release(self) -> None:
+        """Release the memory that the device still keeps for this test: a fresh process may need it."""
+        self._device.release()
+
+    def _keep(
+        self,
+        measure: Callable[[str], Reading],
+        name: str,
+        limits: tuple[Limit, ...],
+        blocks: Callable[[], Block] | None,
+    ) -> Reading:
+        """Measure under a unique name; an invalid measurement is repeated once, after a pause."""
+        unique_name = self._unique_name(name)
+
+        def measure_together() -> Reading:
+            reading, together = measure(unique_name), self._plan.together
+            return join(together.gather(reading)) if together.size > 1 else reading  # the same on each rank
+
+        reading = measure_together()
+        if first := self._faults(reading):
+            self._device.cool_down(self._cooldown)
+            reading = measure_together()
+            note = f"measured twice: the first time did not count ({'; '.join(first)})"
+            reading = replace(reading, notes=(*reading.notes, note))
+        reading = replace(reading, name=unique_name)
+        self.kept.append((reading, limits))
+        if self._run_blocks is not None:
+            seconds = _LONG_BLOCK if self._device.is_accelerator else _SHORT_BLOCK
+            self._run_blocks(reading, None if reading.modelled or blocks is None else blocks(), seconds)
+        return reading
+
+    def _unique_name(self, name: str) -> str:
+        used = {reading.name for reading in self.readings}
+        number, unique = 1, name
+        while unique in used:
+            number += 1
+            unique = f"{name} {number}"
+        return unique
+
+
+def _check_callable(value: object, name: str) -> None:
+    if not callable(value):
+        raise UnusableStep(f"{name} must be callable, got {type(value).__name__}; pass the function itself")
+
+
+def _check_samples(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UnusableStep(f"samples_per_step must be a whole number of at least 1, got {value!r}")

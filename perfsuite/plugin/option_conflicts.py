@@ -1,4 +1,4 @@
-"""Find out who else declares one of our options; pytest only says that somebody did."""
+"""Find the plugin that also declares one of our options; pytest only reports that there is one."""
 
 import contextlib
 from typing import Any
@@ -9,7 +9,7 @@ from perfsuite.plugin.options import OPTIONS
 
 
 class _Recorder:
-    """Stand in for pytest's parser and note which options a plugin declares."""
+    """A stand-in for pytest's parser that records which options a plugin declares."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -27,14 +27,14 @@ class _Recorder:
 
 
 def conflict(pluginmanager: pytest.PytestPluginManager, error: Exception) -> Exception:
-    """Return the error to raise: ours with the culprit's name, or the original one if it is none of ours."""
+    """Return the error to raise: one that names the other plugin, or the original if it is not about ours."""
     ours = {option.flag for option in OPTIONS}
     if not any(flag in str(error) or flag.strip("-") in str(error) for flag in ours):
         return error
     for plugin in pluginmanager.get_plugins():
-        taken = _declared(plugin) & ours
-        if taken:
-            flags, who = ", ".join(sorted(taken)), _name(pluginmanager, plugin)
+        duplicates = _declared(plugin) & ours
+        if duplicates:
+            flags, who = ", ".join(sorted(duplicates)), _name(pluginmanager, plugin)
             return pytest.UsageError(
                 f"perfsuite: {flags} is also declared by {who}. Rename it there, "
                 "or run without perfsuite: pytest -p no:perfsuite"
@@ -43,12 +43,12 @@ def conflict(pluginmanager: pytest.PytestPluginManager, error: Exception) -> Exc
 
 
 def check_duplicates(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
-    """Find a name that is declared twice: pytest 8 notices only when it parses, and says nobody's name."""
+    """Raise if an option of ours is declared twice: pytest 8 notices only when parsing, and names nobody."""
     groups = [getattr(parser, "_anonymous", None), *getattr(parser, "_groups", ())]
     names = [name for group in groups if group for option in group.options for name in option.names()]
-    twice = [option.flag for option in OPTIONS if names.count(option.flag) > 1]
-    if twice:
-        raise conflict(pluginmanager, ValueError(f"{twice[0]} is declared twice"))
+    duplicates = [option.flag for option in OPTIONS if names.count(option.flag) > 1]
+    if duplicates:
+        raise conflict(pluginmanager, ValueError(f"{duplicates[0]} is declared twice"))
 
 
 def _declared(plugin: object) -> set[str]:
@@ -57,11 +57,11 @@ def _declared(plugin: object) -> set[str]:
     if declare is None or name.startswith(("perfsuite", "_pytest")):
         return set()
     recorder = _Recorder()
-    wanted = declare.__code__.co_varnames[: declare.__code__.co_argcount]
-    given = {"parser": recorder, "pluginmanager": None}
-    # It may want more of the parser than we stand in for; what it declared before still counts.
+    parameters = declare.__code__.co_varnames[: declare.__code__.co_argcount]
+    arguments = {"parser": recorder, "pluginmanager": None}
+    # It may use more of the parser than the stand-in has; what it declared before that still counts.
     with contextlib.suppress(AttributeError, TypeError):
-        declare(**{name: value for name, value in given.items() if name in wanted})
+        declare(**{name: value for name, value in arguments.items() if name in parameters})
     return recorder.names
 
 

@@ -1,4 +1,4 @@
-"""Declare the options and their ini twins; loaded on every pytest run, so it imports next to nothing."""
+"""Declare the options and their ini twins; loaded in every pytest run, so it imports next to nothing."""
 
 from typing import Any, NamedTuple
 
@@ -10,12 +10,14 @@ class Option(NamedTuple):
 
     flag: str
     help: str
-    metavar: str | None = None  # None: a plain flag
+    metavar: str | None = None  # None: a flag without a value
     default: Any = None
+    writes: bool = False  # whether it writes files: not passed to other processes of the run
+    conflict: str = ""  # why it cannot be combined with --against
 
     @property
     def ini(self) -> str:
-        """Return the twin's name: the flag's words with underscores."""
+        """Return the ini option's name: the flag's words with underscores."""
         return self.flag.removeprefix("--").replace("-", "_")
 
 
@@ -27,17 +29,19 @@ OPTIONS = (
     Option(
         "--save-baseline",
         "measure, judge, and store the readings as the new baselines if nothing failed; implies --perf",
+        writes=True,
+        conflict="a baseline is measured for longer, and on this version only",
     ),
     Option(
         "--perf-device",
-        "device: auto (CUDA if there is one, else CPU), cpu, cuda, cuda:N, or a modelled GPU: model:CARD, "
+        "device: auto (CUDA if available, else CPU), cpu, cuda, cuda:N, or a modelled GPU: model:CARD, "
         "several of them: model:4xCARD, model:4xCARD@nvlink, model:4xCARD@pcie",
         "NAME",
         "auto",
     ),
     Option("--baseline-dir", "where baselines are stored (default: baselines)", "DIR", "baselines"),
     Option("--perf-strict", "fail tests that have no baseline for this machine"),
-    Option("--perf-json", "write all readings in pytest-benchmark's JSON shape", "PATH"),
+    Option("--perf-json", "write all readings in pytest-benchmark's JSON shape", "PATH", writes=True),
     Option(
         "--perf-tolerance",
         'how far the speed may fall behind the baseline, such as "5 %%" (default: 5 %% for a baseline of '
@@ -61,19 +65,19 @@ OPTIONS = (
     ),
     Option(
         "--perf-on-invalid",
-        "what becomes of a test whose measurement does not count (throttled, shared or lost device, other "
-        "clocks than the baseline's): fail, skip or warn (default: fail)",
+        "what to do with a test whose measurement is invalid (throttled, shared or lost device, clocks "
+        "different from the baseline's): fail, skip or warn (default: fail)",
         "ACTION",
     ),
     Option(
         "--perf-cooldown",
-        "rest before a measurement that does not count is repeated once (default: 10 s)",
+        "pause before an invalid measurement is repeated once (default: 10 s)",
         "TIME",
     ),
     Option(
         "--perf-sessions",
-        "how many fresh processes --save-baseline measures in; from 5 on, limits come from their spread "
-        "(default: 5)",
+        "how many sessions --save-baseline measures, each further one in a fresh process; from 5 on, limits "
+        "follow from their spread (default: 5)",
         "N",
         "5",
     ),
@@ -86,7 +90,7 @@ OPTIONS = (
     ),
     Option(
         "--perf-family-error",
-        "chance of one false alarm or more in a whole run, shared out over its tests (default: 1 %%)",
+        "probability of any false alarm in a whole run, distributed over its tests (default: 1 %%)",
         "SHARE",
         "1 %",
     ),
@@ -99,25 +103,34 @@ OPTIONS = (
     Option("--against-time", "how long --against measures each test (default: 60 s)", "TIME", "60 s"),
     Option(
         "--perf-rank-timeout",
-        "how long ranks wait for each other before all of them end (default: 60 s)",
+        "how long ranks wait for each other before all of them stop (default: 60 s)",
         "TIME",
         "60 s",
     ),
-    Option("--perf-history", "append every reading to this file of JSON lines", "PATH"),
+    Option(
+        "--perf-history",
+        "append every reading to this file of JSON lines",
+        "PATH",
+        writes=True,
+        conflict="a history needs readings measured for as long as its others",
+    ),
     Option(
         "--perf-explain",
-        "say of every test, passed or not, where its step's time went, the likely cause and what to try",
+        "show for every test, passed or not, how its step's time is spent, the likely cause and what to try",
     ),
-    Option("--perf-html", "write the report page, one file that needs no network", "PATH"),
+    Option("--perf-html", "write the report page, one file that needs no network", "PATH", writes=True),
     Option(
         "--perf-export",
-        "write every machine-readable form into a folder: readings, dashboards' files, a summary",
+        "write all machine-readable files into a folder: readings, files for dashboards, a summary",
         "DIR",
+        writes=True,
     ),
     Option(
         "--perf-patch",
-        "with --save-baseline: write the new baselines as a patch for git apply, and leave the stored ones",
+        "with --save-baseline: write the new baselines as a patch for git apply, and keep the stored ones",
         "PATH",
+        writes=True,
+        conflict="there are no new baselines to write",
     ),
     Option(
         "--perf-lock-timeout",
@@ -145,15 +158,27 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def _dest(option: Option) -> str:
-    # A prefix of our own: another plugin's --perf-json must not share our value.
+    # With a prefix: another plugin's --perf-json must not share our value.
     return f"perfsuite_{option.ini}"
 
 
 def is_enabled(config: pytest.Config) -> bool:
-    """Tell whether performance tests run; cheap enough for every pytest run."""
+    """Return whether performance tests run; cheap enough for every pytest run."""
     return any(given(config, name) or config.getini(name) for name in ("perf", "save_baseline", "against"))
 
 
 def given(config: pytest.Config, name: str) -> Any:
-    """Return what the command line says, None where it says nothing."""
+    """Return an option's value from the command line, None if it is not given there."""
     return getattr(config.option, f"perfsuite_{name}", None)
+
+
+def early(config: pytest.Config, name: str) -> Any:
+    """Return what the command line or else the ini file says, before conftest files are loaded."""
+    said = getattr(config.known_args_namespace, f"perfsuite_{name}", None)
+    return config.getini(name) if said is None else said
+
+
+def names_a_card(config: pytest.Config) -> bool:
+    """Tell whether performance tests run on a device with a card's name, as `emulated:a10`; cheap."""
+    is_on = any(early(config, name) for name in ("perf", "save_baseline", "against"))
+    return is_on and ":" in str(early(config, "perf_device") or "")

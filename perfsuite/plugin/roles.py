@@ -1,4 +1,4 @@
-"""Which hooks a measuring run gets: those of a run by a person, or of a process another run started."""
+"""Register a process's hooks by its role: the user's run, a rank, a worker, a process of another run."""
 
 import platform
 from collections.abc import Mapping
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from perfsuite.errors import PerfsuiteError
-from perfsuite.plugin import xdist as workers
-from perfsuite.plugin.child import Answering, take_request
-from perfsuite.plugin.confirm import Confirming
-from perfsuite.plugin.device_queue import Queueing
-from perfsuite.plugin.finish import Ending, Ledger
-from perfsuite.plugin.options import given
+from perfsuite.plugin import xdist
+from perfsuite.plugin.child import ChildHooks, take_request
+from perfsuite.plugin.confirm import ConfirmHooks
+from perfsuite.plugin.device_queue import QueueHooks
+from perfsuite.plugin.finish import FinishHooks
+from perfsuite.plugin.ledger import Ledger
+from perfsuite.plugin.options import OPTIONS, given
+from perfsuite.plugin.restart import ClosingHooks
 from perfsuite.plugin.run import PerfRun
 from perfsuite.plugin.settings import read_options
 from perfsuite.processes.world import Place
@@ -21,36 +23,35 @@ if TYPE_CHECKING:
     from perfsuite.devices.ranks.group import Ranks
 
 
-def cast_roles(config: pytest.Config) -> PerfRun | None:
-    """Register the hooks this process needs and return the run, None where only workers measure."""
-    if workers.is_sharing(config):
-        _register(config, _sharing_hooks(config))
-        return None
+def register_hooks(config: pytest.Config) -> None:
+    """Register the hooks of this process's role; a controller of pytest-xdist measures nothing itself."""
+    if xdist.is_controller(config):
+        _register(config, _controller_hooks(config))
+        return
     request = take_request()
     place = _place()
     hooks: dict[str, object] = {}
     if place is not None:
-        run = _on_a_rank(config, place, request, hooks)
-    elif workers.is_worker(config):
-        workers.own_card(config)
+        run = _rank_run(config, place, request, hooks)
+    elif xdist.is_worker(config):
+        xdist.restrict_to_card(config)
         run = PerfRun.from_config(config)
-        confirming = Confirming(run.ledger, workers.command_of(config), is_at_once=True)
-        hooks |= {"perfsuite-handing": workers.Handing(run), "perfsuite-confirming": confirming}
-        hooks["perfsuite-queueing"] = Queueing(run)
+        confirm = ConfirmHooks(run.ledger, is_immediate=True)
+        hooks |= {"perfsuite-worker": xdist.WorkerHooks(run), "perfsuite-confirm": confirm}
+        hooks["perfsuite-queue"] = QueueHooks(run)
     elif request is None:
         run = PerfRun.from_config(config)
-        hooks |= {"perfsuite-queueing": Queueing(run), **_persons_hooks(run)}
-    elif request["role"] == "arm":
-        from perfsuite.plugin.arm import Arm
+        hooks |= {"perfsuite-queue": QueueHooks(run), **_user_hooks(run)}
+    elif request["role"] == "side":
+        from perfsuite.plugin.against import SideHooks
 
-        arm = Arm(request)
-        run = PerfRun.from_config(config, is_judging=False, conduct=arm.conduct)
-        hooks["perfsuite-arm"] = arm
+        side = SideHooks(request)
+        run = PerfRun.from_config(config, is_judging=False, run_blocks=side.run_blocks)
+        hooks["perfsuite-side"] = side
     else:
         run = PerfRun.from_config(config, is_judging=False)
-        hooks["perfsuite-answering"] = Answering(run.ledger, request)
-    _register(config, {"perfsuite-run": run, **hooks})
-    return run
+        hooks["perfsuite-child"] = ChildHooks(run.ledger, request)
+    _register(config, {"perfsuite-run": run, "perfsuite-closing": ClosingHooks(run.device), **hooks})
 
 
 def _place() -> Place | None:
@@ -60,25 +61,25 @@ def _place() -> Place | None:
         raise pytest.UsageError(f"perfsuite: {error}") from None
 
 
-def _on_a_rank(
+def _rank_run(
     config: pytest.Config, place: Place, request: Mapping[str, Any] | None, hooks: dict[str, object]
 ) -> PerfRun:
-    """Give every rank the hooks that keep it in step, and the first one those that judge or answer."""
-    from perfsuite.plugin.ranks import RankAnswering, RankRun
+    """Add the hooks that keep every rank in step; the first rank also judges, or answers a request."""
+    from perfsuite.plugin.ranks import RankChildHooks, RankHooks
 
     if given(config, "against"):
         raise pytest.UsageError(
             "perfsuite: --against compares one process with another; run it without torchrun"
         )
     run = PerfRun.from_config(config, is_judging=place.is_first and request is None, place=place)
-    hooks["perfsuite-rank"] = RankRun(config, cast("Ranks", run.together))
+    hooks["perfsuite-rank"] = RankHooks(config, cast("Ranks", run.together))
     if request is not None:
-        hooks["perfsuite-answering"] = RankAnswering(run, request)
+        hooks["perfsuite-child"] = RankChildHooks(run, request)
     elif place.is_first:
-        hooks |= _persons_hooks(run)
+        hooks |= _user_hooks(run)
     machines = run.together.gather(platform.node())
     if request is None and machines.index(platform.node()) == place.rank:
-        hooks["perfsuite-queueing"] = Queueing(run)  # for all ranks of this machine, which wait for it
+        hooks["perfsuite-queue"] = QueueHooks(run)  # one rank locks the devices for all ranks of its machine
     return run
 
 
@@ -87,23 +88,23 @@ def _register(config: pytest.Config, hooks: dict[str, object]) -> None:
         config.pluginmanager.register(hook, name)
 
 
-def _sharing_hooks(config: pytest.Config) -> dict[str, object]:
+def _controller_hooks(config: pytest.Config) -> dict[str, object]:
     options = read_options(config)
     ledger = Ledger(config, options)
-    sharing = workers.Sharing(ledger, workers.share_out(config, options))
-    return {"perfsuite-sharing": sharing, "perfsuite-ending": Ending(ledger)}
+    controller = xdist.ControllerHooks(ledger, xdist.assign_cards(config, options))
+    return {"perfsuite-share": controller, "perfsuite-finish": FinishHooks(ledger)}
 
 
-def _persons_hooks(run: PerfRun) -> dict[str, object]:
+def _user_hooks(run: PerfRun) -> dict[str, object]:
     options = run.ledger.options
     if options.against:
-        from perfsuite.plugin.against import Against
+        from perfsuite.plugin.against import AgainstHooks
 
-        said = ("save_baseline", "perf_json", "perf_history")
-        if refused := [f"--{name.replace('_', '-')}" for name in said if given(run.ledger.config, name)]:
-            raise pytest.UsageError(
-                f"perfsuite: --against stores and writes nothing; run {' and '.join(refused)} by itself"
-            )
-        return {"perfsuite-against": Against(run.ledger, run.device)}
-    confirming = Confirming(run.ledger, workers.command_of(run.ledger.config))
-    return {"perfsuite-confirming": confirming, "perfsuite-ending": Ending(run.ledger)}
+        for option in OPTIONS:
+            if option.conflict and given(run.ledger.config, option.ini):
+                raise pytest.UsageError(
+                    f"perfsuite: {option.flag} cannot be combined with --against: {option.conflict}; "
+                    f"run {option.flag} by itself"
+                )
+        return {"perfsuite-against": AgainstHooks(run)}
+    return {"perfsuite-confirm": ConfirmHooks(run.ledger), "perfsuite-finish": FinishHooks(run.ledger)}

@@ -1,125 +1,218 @@
-"""Store a run's readings as baselines or as a patch: judged first, and every refusal with its reason."""
+"""Store a run's readings as baselines or as a patch, after judging them; every refusal has a reason."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.collect.limits import SecondStage
+from perfsuite.collect.limits import SecondStage, is_too_noisy, timing_limits
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
-from perfsuite.plugin.gathering import Gathered, gather
-from perfsuite.processes.fresh import Command
-from perfsuite.records import Result
-from perfsuite.remember import files as baselines
-from perfsuite.remember import patch as patches
-from perfsuite.remember.documents import remember
+from perfsuite.judge.validity import crowded
+from perfsuite.noise import Spread
+from perfsuite.plugin.screen import say
+from perfsuite.processes.fresh import Command, take_session
+from perfsuite.records import Limit, Result, Session, SessionReading
+from perfsuite.remember import files, patch
+from perfsuite.remember.documents import Sessions, remember, sessions_of
 
 if TYPE_CHECKING:
-    from perfsuite.plugin.finish import Ledger
+    from perfsuite.plugin.ledger import Ledger
 
-Tell = Callable[[str, str], None]  # text, colour
-_NOTHING = "no baseline was stored: it takes a run that measures something and fails nowhere"
+AddLine = Callable[[str, str], None]  # text, colour
+_NOTHING = "no baseline was stored: only a run that measures something and has no failure can store one"
 
 
-class Saving:
-    """Save once, at the end of a run."""
+@dataclass(frozen=True)
+class FurtherSessions:
+    """The figures of further sessions to store, and why some tests cannot be stored."""
 
-    def __init__(self, ledger: "Ledger", session: pytest.Session, tell: Tell) -> None:
+    figures: Sessions = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)  # test → reason
+    steadiness: tuple[str, ...] = ()  # a line for each stored timing
+
+
+def measure_sessions(
+    results: Sequence[Result], command: Command, count: int, second: SecondStage, say: Callable[[str], None]
+) -> FurtherSessions:
+    """Measure every timed test in `count` sessions; this run is the first of them."""
+    timed = [result for result in results if any(not reading.modelled for reading in result.readings)]
+    refused = {result.test: why for result in timed if (why := _crowded_reason(result))}
+    timed = [result for result in timed if result.test not in refused]
+    if count < 2 or not timed:
+        return FurtherSessions(refused=refused)
+    sessions = []
+    for number in range(2, count + 1):
+        say(f"session {number} of {count}, in a fresh process")
+        sessions.append(take_session(command, [result.test for result in timed]))
+    figures: dict[str, dict[str, list[dict[str, float]]]] = {}
+    steadiness: list[str] = []
+    for result in timed:
+        problem = _problem(result, sessions)
+        if problem:
+            refused[result.test] = problem
+            continue
+        figures[result.test] = {
+            reading.name: [dict(session.readings[result.test][reading.name].values) for session in sessions]
+            for reading in result.readings
+        }
+        for limit in _limits(result, figures[result.test], second):
+            if is_too_noisy(limit):
+                refused[result.test] = noise_text(limit)
+                continue
+            steadiness.append(f"{result.short_name}: {steadiness_text(limit)}")
+    return FurtherSessions(figures, refused, tuple(steadiness))
+
+
+def _crowded_reason(result: Result) -> str:
+    reasons = [reason for reading in result.readings for reason in crowded(reading)]
+    return f"this session does not count: {reasons[0]}" if reasons else ""
+
+
+def _problem(result: Result, sessions: Sequence[Session]) -> str:
+    """Return why a test's sessions cannot be compared, empty if they can."""
+    for number, session in enumerate(sessions, start=2):
+        if error := session.errors.get(result.test):
+            return f"it failed in session {number}: {error}"
+        readings = session.readings.get(result.test, {})
+        if set(readings) != {reading.name for reading in result.readings}:
+            return f"session {number} took other readings: {', '.join(sorted(readings)) or 'none'}"
+        if invalid := _invalid(readings.values()):
+            return f"session {number} does not count: {invalid}"
+    return ""
+
+
+def _invalid(readings: Iterable[SessionReading]) -> str:
+    return "; ".join(reason for reading in readings for reason in reading.invalid)
+
+
+def _limits(
+    result: Result, figures: Mapping[str, Sequence[Mapping[str, float]]], second: SecondStage
+) -> list[Limit]:
+    """Return the limits that follow from the sessions of each reading."""
+    return [
+        limit
+        for reading in result.readings
+        for limit in timing_limits(
+            sessions_of(reading, figures[reading.name]), result.expectation.settings, second
+        )
+        if reading.kind in limit.metric.gated_kinds
+    ]
+
+
+def steadiness_text(limit: Limit) -> str:
+    """Return how steady a figure is and which slowdowns its baseline can see."""
+    spread, visible = limit.spread or Spread(0.0, 0.0, 0), limit.visible or 0.0
+    return (
+        f"{limit.metric.label} ±{100 * math.expm1(spread.deviation):.1f} % in {spread.count} sessions; "
+        f"can see slowdowns from {100 * visible:.0f} % on"
+    )
+
+
+def noise_text(limit: Limit) -> str:
+    """Return how noisy a figure's sessions are and which slowdowns would be found."""
+    spread, visible = limit.spread or Spread(0.0, 0.0, 0), limit.visible or 0.0
+    return (
+        f"{limit.metric.label} varies by ±{100 * math.expm1(spread.deviation):.1f} % from session to session "
+        f"({spread.count} sessions); only slowdowns from {100 * visible:.0f} % on would be found. "
+        "Quieten the machine, measure longer (--perf-min-time), or compare with --against"
+    )
+
+
+class Saver:
+    """Store the baselines at the end of a run."""
+
+    def __init__(self, ledger: "Ledger", session: pytest.Session, add_line: AddLine) -> None:
         self._ledger = ledger
         self._session = session
-        self._tell = tell
+        self._add_line = add_line
         self.stored: set[str] = set()  # tests whose baseline is new
 
     def save(self) -> None:
-        """Measure further sessions where they are wanted, then store what may be stored."""
-        # What was expected to fail is no reason to keep the others from being stored, and is none itself.
+        """Measure further sessions if requested, then store the readings that may become baselines."""
+        # An expected failure does not keep other tests from being stored, but is not stored itself.
         results = [result for result in self._ledger.results.values() if not result.excused]
         is_green = self._session.exitstatus == pytest.ExitCode.OK and not any(r.is_failed for r in results)
-        gathered = self._gathered(results) if is_green else None
+        sessions = self._measure_sessions(results) if is_green else None
         documents: dict[str, dict[str, Any]] = {}
-        if gathered is not None:
-            kept = [result for result in results if result.test not in gathered.refused]
-            documents = remember(kept, self._ledger.environments, gathered.more)
+        if sessions is not None:
+            accepted = [result for result in results if result.test not in sessions.refused]
+            documents = remember(accepted, self._ledger.environments, sessions.figures)
         if not documents:
-            self._tell(_NOTHING, "red")
-            if self._ledger.is_measured:  # who asked to save must not take this for a success
+            self._add_line(_NOTHING, "red")
+            if self._ledger.is_measured:  # a user who wanted to save must not take this for a success
                 self._fail()
         elif self._ledger.options.patch_path is not None:
             self._patch(documents, self._ledger.options.patch_path)
         else:
             self._store(documents)
-            self._conclude(results, gathered.told if gathered else ())
+            self._conclude(results, sessions.steadiness if sessions else ())
 
     def _fail(self, status: pytest.ExitCode = pytest.ExitCode.TESTS_FAILED) -> None:
         if self._session.exitstatus == pytest.ExitCode.OK:
             self._session.exitstatus = status
 
-    def _gathered(self, results: list[Result]) -> Gathered | None:
-        """Measure the further sessions; None where they cannot be had."""
+    def _measure_sessions(self, results: list[Result]) -> FurtherSessions | None:
+        """Measure the further sessions; None if that fails."""
         config, options = self._ledger.config, self._ledger.options
-        reporter = config.pluginmanager.get_plugin("terminalreporter")
-
-        def say(text: str) -> None:
-            if reporter is not None:
-                reporter.ensure_newline()
-                reporter.write_line(text)
-
         try:
-            gathered = gather(
+            sessions = measure_sessions(
                 [result for result in results if result.readings and not result.invalid],
-                Command.from_config(config),
+                self._ledger.command(),
                 options.sessions,
                 SecondStage(options.confirm, options.family_error),
-                say,
+                lambda text: say(config, text),
             )
         except PerfsuiteError as error:
             self._fail()
-            self._tell(str(error), "red")
+            self._add_line(str(error), "red")
             return None
         except KeyboardInterrupt:
             self._fail(pytest.ExitCode.INTERRUPTED)
-            self._tell("stopped before all sessions were measured", "red")
+            self._add_line("stopped before all sessions were measured", "red")
             return None
-        for test, why in gathered.refused.items():
+        for test, why in sessions.refused.items():
             self._fail()
-            self._tell(f"not stored: {test}: {why}", "red")
-        return gathered
+            self._add_line(f"not stored: {test}: {why}", "red")
+        return sessions
 
     def _patch(self, documents: dict[str, dict[str, Any]], path: Path) -> None:
         """Write the new baselines as a patch instead of storing them."""
         ledger = self._ledger
         try:
-            text = patches.of_documents(documents, ledger.options.baseline_dir, ledger.config.rootpath)
+            text = patch.of_documents(documents, ledger.options.baseline_dir, ledger.config.rootpath)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8")
         except (PerfsuiteError, OSError) as error:
             self._fail()
-            self._tell(f"--perf-patch: {path} was not written: {error}", "red")
+            self._add_line(f"--perf-patch: {path} was not written: {error}", "red")
         else:
             noun = "baseline" if len(documents) == 1 else "baselines"
-            self._tell(f"{len(documents)} new {noun} as a patch: git apply {ledger.shown(path)}", "green")
+            shown = ledger.short_path(path)
+            self._add_line(f"{len(documents)} new {noun} as a patch: git apply {shown}", "green")
 
     def _store(self, documents: Mapping[str, Mapping[str, Any]]) -> None:
         for test, document in documents.items():
             key = Environment.from_stored(document["environment"]).key
             try:
-                baselines.save(baselines.path_for(self._ledger.options.baseline_dir, key, test), document)
+                files.save(files.path_for(self._ledger.options.baseline_dir, key, test), document)
             except PerfsuiteError as error:
                 self._fail()
-                self._tell(f"not stored: {test}: {error}", "red")
+                self._add_line(f"not stored: {test}: {error}", "red")
             else:
                 self.stored.add(test)
 
-    def _conclude(self, results: list[Result], told: tuple[str, ...]) -> None:
+    def _conclude(self, results: list[Result], steadiness: tuple[str, ...]) -> None:
         invalid = sum(bool(result.invalid) for result in results)
         if invalid:
-            self._tell(f"{invalid} not stored: an invalid measurement never becomes a baseline", "yellow")
+            self._add_line(f"{invalid} not stored: an invalid measurement never becomes a baseline", "yellow")
         if not self.stored:
             return
         noun = "baseline" if len(self.stored) == 1 else "baselines"
-        folder = self._ledger.shown(self._ledger.options.baseline_dir)
-        self._tell(f"stored {len(self.stored)} {noun} in {folder}; review and commit them", "green")
-        for text in told:
-            self._tell(f"  {text}", "")
+        folder = self._ledger.short_path(self._ledger.options.baseline_dir)
+        self._add_line(f"stored {len(self.stored)} {noun} in {folder}; review and commit them", "green")
+        for text in steadiness:
+            self._add_line(f"  {text}", "")

@@ -1,17 +1,40 @@
-"""One line of progress behind the test's name while it is measured; nothing where nobody watches."""
+"""Write to pytest's terminal: progress after a test's name, single lines, the closing section."""
 
 import os
+import sys
 import time
-from typing import Any, TextIO
+from collections.abc import Sequence
+from typing import TextIO
 
-from perfsuite.report.terminal import progress
+import pytest
+
+from perfsuite.report.terminal import Line, progress
 
 _PERIOD_SECONDS = 0.3
 _SAVE, _RESTORE, _CLEAR_REST = "\x1b7", "\x1b8", "\x1b[K"
 
 
-def open_terminal(config: Any) -> TextIO | None:
-    """Return a way to the terminal that stays open while pytest captures a test's output."""
+def say(config: pytest.Config, text: str) -> None:
+    """Write a line, to standard error if pytest has no terminal (in a worker of pytest-xdist)."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.ensure_newline()
+        reporter.write_line(text)
+        reporter.flush()
+    elif sys.__stderr__ is not None:
+        print(text, file=sys.__stderr__, flush=True)
+
+
+def write_section(reporter: pytest.TerminalReporter, title: str, lines: Sequence[Line]) -> None:
+    """Write lines below a title; nothing if there are none."""
+    if lines:
+        reporter.write_sep("=", title)
+    for text, colour in lines:
+        reporter.write_line(text, **({colour: True} if colour else {}))
+
+
+def open_terminal(config: pytest.Config) -> TextIO | None:
+    """Return a copy of the terminal's file that still works while pytest captures a test's output."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not reporter.isatty:
         return None
@@ -19,7 +42,7 @@ def open_terminal(config: Any) -> TextIO | None:
 
 
 class ProgressLine:
-    """Write behind the cursor and leave it where it was, so that pytest's own line stays whole."""
+    """Write after the cursor and move it back, so that pytest's line stays intact."""
 
     def __init__(self, file: TextIO | None, room: int = 0) -> None:
         self._file = file
@@ -27,12 +50,15 @@ class ProgressLine:
         self._next = 0.0
 
     @classmethod
-    def behind(cls, writer: Any, file: TextIO | None) -> "ProgressLine":
-        """Use the room that is left behind what pytest's writer has written."""
+    def behind(cls, config: pytest.Config, file: TextIO | None) -> "ProgressLine":
+        """Use the space that is left after pytest's text on the current line."""
+        if file is None:
+            return cls(None)
+        writer = config.get_terminal_writer()
         return cls(file, writer.fullwidth - writer.width_of_current_line - 2)
 
     def __call__(self, phase: str, steps: int, seconds: float) -> None:
-        """Show where a measurement is, a few times a second at most."""
+        """Show the progress of a measurement, a few times a second at most."""
         if self._file is None or (now := time.monotonic()) < self._next:
             return
         self._next = now + _PERIOD_SECONDS
@@ -41,7 +67,7 @@ class ProgressLine:
             self._write(f" {text}")
 
     def clear(self) -> None:
-        """Remove the line."""
+        """Clear the progress text."""
         if self._file is not None:
             self._write("")
 

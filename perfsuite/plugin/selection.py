@@ -1,4 +1,4 @@
-"""Which tests are performance tests, whether their markers make sense, and why one is skipped here."""
+"""Select tests: which are performance tests, whether their markers are valid, and why one is skipped."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -6,19 +6,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from perfsuite.devices import Device
+    from perfsuite.collect.markers import MarkerValues
+    from perfsuite.devices.protocol import Device
 
 
+_PARSED: "pytest.StashKey[tuple[tuple[pytest.Mark, ...], MarkerValues | None]]" = pytest.StashKey()
 _MODEL_HINT = "; --perf --perf-device=model:a10 counts and predicts it on a modelled one"
 
 
 def is_perf_test(item: pytest.Item) -> bool:
-    """Tell whether a test asks to be measured: by the marker, or by our own perf fixture."""
+    """Return whether a test is a performance test: by the perf marker, or by our perf fixture."""
     return item.get_closest_marker("perf") is not None or _uses_our_fixture(item)
 
 
 def is_measured(item: pytest.Item) -> bool:
-    """Tell whether a test will use the device for itself: a performance test or a benchmark, not skipped."""
+    """Return whether a test needs the device to itself: a performance test or a benchmark, not skipped."""
     is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
     return (is_perf_test(item) or is_benchmark) and item.get_closest_marker("skip") is None
 
@@ -26,26 +28,37 @@ def is_measured(item: pytest.Item) -> bool:
 def _uses_our_fixture(item: pytest.Item) -> bool:
     if "perf" not in getattr(item, "fixturenames", ()):
         return False
-    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    for definition in reversed(known.get("perf", ())):
+    definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    for definition in reversed(definitions.get("perf", ())):
         if definition.func.__module__ == "perfsuite.plugin":
             return True
         if "perf" not in definition.argnames:
-            return False  # a fixture of the project's own that asks for no other: none of our business
+            return False  # the project's fixture of the same name, which does not use ours
     return False
 
 
+def marker_values(item: pytest.Item) -> "MarkerValues":
+    """Return the values of a test's perf markers; cached, and parsed again if a marker was added later."""
+    from perfsuite.collect.markers import parse_markers
+
+    marks = tuple(item.iter_markers("perf"))
+    parsed_marks, values = item.stash.get(_PARSED, ((), None))
+    if values is None or parsed_marks != marks:
+        values = parse_markers(marks)
+        item.stash[_PARSED] = (marks, values)
+    return values
+
+
 def check_markers(items: Iterable[pytest.Item]) -> None:
-    """Refuse all wrong markers at once, each with its test and the known arguments."""
+    """Raise one error for all wrong markers, each with its test and the known arguments."""
     problems = []
     for item in items:
         if item.get_closest_marker("perf") is None and item.get_closest_marker("multi_gpu") is None:
             continue
-        from perfsuite.collect.limits import parse_markers
         from perfsuite.errors import InvalidMarker
 
         try:
-            parse_markers(item.iter_markers("perf"))
+            marker_values(item)
             accelerators_needed(item)
         except InvalidMarker as error:
             problems.append(f"{item.nodeid}: {error}")
@@ -54,37 +67,37 @@ def check_markers(items: Iterable[pytest.Item]) -> None:
 
 
 def accelerators_needed(item: pytest.Item) -> int:
-    """Return how many accelerators a test asks for."""
+    """Return how many accelerators a test needs."""
     from perfsuite.errors import InvalidMarker
 
-    several = item.get_closest_marker("multi_gpu")
-    if several is None:
+    marker = item.get_closest_marker("multi_gpu")
+    if marker is None:
         return 1 if item.get_closest_marker("gpu") is not None else 0
-    given = {**dict(zip(("n",), several.args, strict=False)), **several.kwargs}
-    if len(several.args) > 1 or given.keys() - {"n"}:
+    arguments = {**dict(zip(("n",), marker.args, strict=False)), **marker.kwargs}
+    if len(marker.args) > 1 or arguments.keys() - {"n"}:
         raise InvalidMarker("multi_gpu takes the number of devices and nothing else, such as multi_gpu(4)")
-    count = given.get("n", 2)
+    count = arguments.get("n", 2)
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise InvalidMarker(f"multi_gpu takes a whole number of devices, got {count!r}")
     return count
 
 
 def is_ranked(item: pytest.Item) -> bool:
-    """Tell whether a test is measured by several processes together."""
+    """Return whether a test is measured by several processes together."""
     return is_perf_test(item) and accelerators_needed(item) > 1
 
 
 def skip_reason(
-    item: pytest.Item, device: "Device | None", *, is_on: bool, ranks: int | None = None
+    item: pytest.Item, device: "Device | None", *, is_enabled: bool, ranks: int | None = None
 ) -> str | None:
     """Return why a test cannot run here, None if it can; `ranks` is how many torchrun started."""
-    if is_perf_test(item) and not is_on:
+    if is_perf_test(item) and not is_enabled:
         return "performance test: run with --perf"
     needed = accelerators_needed(item)
     if ranks is not None and is_perf_test(item):
         return _skip_on_ranks(item, needed, ranks)
-    if not needed or (is_ranked(item) and device is not None and device.name == "cpu"):
-        return None  # a CPU has room for any number of ranks
+    if not needed or (is_ranked(item) and device is not None and device.facts().kind == "cpu"):
+        return None  # a CPU can run any number of ranks
     if device is None:
         return _skip_without_run(needed)
     if not device.is_accelerator:
@@ -99,10 +112,10 @@ def _skip_on_ranks(item: pytest.Item, needed: int, ranks: int) -> str | None:
 
 
 def _skip_without_run(needed: int) -> str | None:
-    """Ask torch, since a gpu test that measures nothing runs without --perf too."""
-    from perfsuite.devices.cuda.device import available_count
+    """Count torch's accelerators, since a gpu test that measures nothing runs without --perf too."""
+    from perfsuite.devices.open import accelerator_count
 
-    count = available_count()
+    count = accelerator_count()
     if count >= needed:
         return None
     return (

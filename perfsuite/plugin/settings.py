@@ -1,4 +1,4 @@
-"""Read command line and ini once into a frozen Options; command line > marker > ini > default."""
+"""Read command line and ini file once into a frozen Options; command line > marker > ini > default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from perfsuite.collect.limits import parse_setting
+from perfsuite.collect.markers import parse_setting
 from perfsuite.errors import PerfsuiteError
-from perfsuite.plugin.options import given
+from perfsuite.plugin.options import OPTIONS, given
 from perfsuite.records import Settings
-from perfsuite.remember.check import MAX_SESSIONS
+from perfsuite.remember.schema import MAX_SESSIONS
 from perfsuite.units import Unit, parse
 
-# setting → ini name of the option that carries it
+# setting → ini name of its option
 SETTINGS: Mapping[str, str] = {
     "device": "perf_device",
     "strict": "perf_strict",
@@ -29,75 +29,78 @@ SETTINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for, each value with the rank of where it was said."""
+    """All options of a run; settings are kept by where they were given, as their precedence differs."""
 
     perf: bool
     save_baseline: bool
     baseline_dir: Path
-    json_path: Path | None
+    outputs: Mapping[str, Path] = field(default_factory=dict)  # ini name of a writing option → its path
+    unwritten: tuple[str, ...] = ()  # messages about outputs that cannot be combined with --against
     sessions: int = 1
     confirm: int = 0
     family_error: float = 0.01
     against: str = ""
     against_seconds: float = 60.0
     rank_seconds: float = 60.0
-    history_path: Path | None = None
     explain: bool = False
-    html_path: Path | None = None
-    export_dir: Path | None = None
-    patch_path: Path | None = None
     lock_seconds: float = 1800.0
     command_line: Mapping[str, object] = field(default_factory=dict)
     ini: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def patch_path(self) -> Path | None:
+        """Return the path of the patch with new baselines, None if they are stored directly."""
+        return self.outputs.get("perf_patch")
+
     def settings(self, marker: Mapping[str, object]) -> Settings:
-        """Settle one test's settings."""
+        """Return one test's settings, given those of its marker."""
         return Settings(**cast("dict[str, Any]", {**self.ini, **marker, **self.command_line}))
 
 
 def read_options(config: pytest.Config) -> Options:
-    """Read all options once, refusing values that cannot be meant."""
+    """Read all options once, rejecting invalid values."""
 
     def value(name: str) -> Any:
-        said_here = given(config, name)
-        return config.getini(name) if said_here is None else said_here
+        from_command_line = given(config, name)
+        return config.getini(name) if from_command_line is None else from_command_line
 
     def path(name: str) -> Path | None:
-        # A path typed in a shell is meant from there; one in an ini file from the project's root.
-        here = config.invocation_params.dir if given(config, name) else config.rootpath
-        return here / value(name) if value(name) else None
+        # A path typed in a shell is relative to its folder; one in an ini file to the project's root.
+        folder = config.invocation_params.dir if given(config, name) else config.rootpath
+        return folder / value(name) if value(name) else None
 
-    said: dict[str, dict[str, object]] = {"command line": {}, "ini": {}}
+    settings: dict[str, dict[str, object]] = {"command line": {}, "ini": {}}
     for setting, name in SETTINGS.items():
-        for place, raw in (("command line", given(config, name)), ("ini", config.getini(name))):
+        for source, raw in (("command line", given(config, name)), ("ini", config.getini(name))):
             if raw is None or raw == "":
                 continue
             try:
-                said[place][setting] = parse_setting(setting, raw)
+                settings[source][setting] = parse_setting(setting, raw)
             except PerfsuiteError as error:
-                where = f"--{name.replace('_', '-')}" if place == "command line" else f"ini option {name}"
-                raise pytest.UsageError(f"perfsuite: {where}: {error}") from None
+                option_name = _flag(name) if source == "command line" else f"ini option {name}"
+                raise pytest.UsageError(f"perfsuite: {option_name}: {error}") from None
     if given(config, "perf_patch") and not value("save_baseline"):
         raise pytest.UsageError("perfsuite: --perf-patch: there is nothing to write without --save-baseline")
+    outputs = {o: file for o in OPTIONS if o.writes and o.metavar and (file := path(o.ini)) is not None}
+    conflicting = [option for option in outputs if option.conflict and value("against")]
     return Options(
         perf=True,
         save_baseline=bool(value("save_baseline")),
         baseline_dir=path("baseline_dir") or config.rootpath / "baselines",
-        json_path=path("perf_json"),
+        outputs={option.ini: file for option, file in outputs.items() if option not in conflicting},
+        unwritten=tuple(
+            f"{option.ini}: nothing is written by --against: {option.conflict}" for option in conflicting
+        ),
         sessions=_count("perf_sessions", value("perf_sessions"), 1, MAX_SESSIONS),
         confirm=_count("perf_confirm", value("perf_confirm"), 0, MAX_SESSIONS),
         family_error=_share("perf_family_error", value("perf_family_error")),
         against=value("against") or "",
         against_seconds=_figure("against_time", value("against_time"), Unit.SECONDS),
         rank_seconds=_figure("perf_rank_timeout", value("perf_rank_timeout"), Unit.SECONDS),
-        history_path=path("perf_history"),
         explain=bool(value("perf_explain")),
-        html_path=path("perf_html"),
-        export_dir=path("perf_export"),
-        patch_path=path("perf_patch"),
         lock_seconds=_figure("perf_lock_timeout", value("perf_lock_timeout"), Unit.SECONDS),
-        command_line=said["command line"],
-        ini=said["ini"],
+        command_line=settings["command line"],
+        ini=settings["ini"],
     )
 
 
@@ -105,7 +108,8 @@ def _count(name: str, raw: object, least: int, most: int) -> int:
     text = str(raw).strip()
     if not text.isdecimal() or not least <= int(text[:9]) <= most:
         raise pytest.UsageError(
-            f"perfsuite: {_flag(name)}: {raw!r} is no whole number, {least} to {most}; say {_flag(name)}=5"
+            f"perfsuite: {_flag(name)}: {raw!r} is not a whole number from {least} to {most}; "
+            f"use for example {_flag(name)}=5"
         )
     return int(text)
 
@@ -114,7 +118,8 @@ def _share(name: str, raw: object) -> float:
     share = _figure(name, raw, Unit.FRACTION)
     if not 0 < share < 0.5:
         raise pytest.UsageError(
-            f'perfsuite: {_flag(name)}: {raw!r} is not between 0 and 50 %; say {_flag(name)}="1 %"'
+            f"perfsuite: {_flag(name)}: {raw!r} is not between 0 and 50 %; "
+            f'use for example {_flag(name)}="1 %"'
         )
     return share
 

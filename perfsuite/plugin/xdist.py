@@ -1,161 +1,195 @@
-"""The pytest hooks under pytest-xdist: one worker for each GPU, and one process that reports for all."""
+"""The pytest hooks under pytest-xdist: one worker per GPU, and a controller that reports for all."""
 
+import contextlib
 import os
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from perfsuite.devices.cuda.physical import cards_to_share
-from perfsuite.errors import PerfsuiteError
-from perfsuite.plugin.carrying import Carried, pack, unpack
+from perfsuite.devices.open import resolve
+from perfsuite.environment import Environment
+from perfsuite.errors import DeviceMissing, PerfsuiteError
 from perfsuite.plugin.device_queue import BUSY
-from perfsuite.plugin.finish import Ledger
+from perfsuite.plugin.ledger import WORKER_KEY, Ledger
 from perfsuite.plugin.run import PerfRun
 from perfsuite.plugin.settings import Options
-from perfsuite.processes.fresh import Command, without_workers
+from perfsuite.processes.side import pack, unpack
+from perfsuite.records import Reading, Result
 from perfsuite.report.machine import plain
 
-_KEY, _REPORTED = "perfsuite", "perfsuite_carried"
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_REPORTED = "perfsuite_carried"
 _ALONE = "run --perf without pytest-xdist (-n 0)"
 
 
-def is_sharing(config: pytest.Config) -> bool:
-    """Tell whether this process leaves the tests to workers of pytest-xdist."""
+@dataclass(frozen=True)
+class WorkerResult:
+    """A test's result and what else the controller needs of it."""
+
+    result: Result | None
+    environments: Mapping[str, Environment]  # by device
+    line: int | None = None
+    params: Mapping[str, object] | None = None
+    benchmarked: int = 0
+
+
+def unpack_from(text: str, card: int) -> WorkerResult:
+    """Return a worker's result; its only card, number 0 there, gets its number among all cards."""
+    received: WorkerResult = unpack(text)
+    result = received.result
+    if result is not None:
+        result = replace(result, readings=tuple(_renamed(reading, card) for reading in result.readings))
+    environments = {_name(device, card): environment for device, environment in received.environments.items()}
+    return replace(received, result=result, environments=environments)
+
+
+def _name(device: str, card: int) -> str:
+    kind, _, index = device.rpartition(":")
+    return f"{kind}:{card}" if index == "0" else device
+
+
+def _renamed(reading: Reading, card: int) -> Reading:
+    without = None if reading.without is None else _renamed(reading.without, card)
+    return replace(reading, device=_name(reading.device, card), without=without)
+
+
+def is_controller(config: pytest.Config) -> bool:
+    """Return whether this process leaves the tests to workers of pytest-xdist."""
     option = config.option
-    is_spread = getattr(option, "dist", "no") != "no" and bool(getattr(option, "tx", None))
-    return is_spread and not option.collectonly and not is_worker(config)
+    is_distributed = getattr(option, "dist", "no") != "no" and bool(getattr(option, "tx", None))
+    return is_distributed and not option.collectonly and not is_worker(config)
 
 
 def is_worker(config: pytest.Config) -> bool:
-    """Tell whether this process is a worker of pytest-xdist."""
+    """Return whether this process is a worker of pytest-xdist."""
     return hasattr(config, "workerinput")
 
 
-def own_card(config: pytest.Config) -> None:
-    """Let this worker see no other card than its own; before torch looks."""
-    told = config.workerinput.get(_KEY)  # type: ignore[attr-defined]
-    if told is None:
-        raise pytest.UsageError(f"perfsuite: this worker was not told which GPU is its own; {_ALONE}")
-    os.environ[_VISIBLE] = told["card"]
+def restrict_to_card(config: pytest.Config) -> None:
+    """Make only this worker's card visible; must happen before torch initializes."""
+    received = config.workerinput.get(WORKER_KEY)  # type: ignore[attr-defined]
+    if received is None:
+        raise pytest.UsageError(f"perfsuite: no GPU was assigned to this worker; {_ALONE}")
+    os.environ[received["variable"]] = received["card"]
 
 
-def command_of(config: pytest.Config) -> Command:
-    """Return how the run was started; a worker knows it from the process that started it."""
-    told = getattr(config, "workerinput", {}).get(_KEY)
-    if told is None:
-        return Command.from_config(config)
-    has_cache = config.pluginmanager.hasplugin("cacheprovider")
-    given = Command.from_given(without_workers(told["arguments"]), told["folder"], has_cache=has_cache)
-    return replace(given, arguments=(*given.arguments, "-n", "0"))  # an ini file may say -n too
+@dataclass(frozen=True)
+class Cards:
+    """The workers' cards, one each, and the environment variable that makes only one visible."""
+
+    variable: str
+    names: tuple[str, ...]
 
 
-def share_out(config: pytest.Config, options: Options) -> tuple[str, ...]:
-    """Return each worker's card, or refuse what cannot be measured honestly."""
+def assign_cards(config: pytest.Config, options: Options) -> Cards:
+    """Return each worker's card, or raise if parallel tests would disturb each other's measurements."""
     from xdist.workermanage import parse_tx_spec_config
 
     device = options.settings({}).device
-    if device == "auto":
-        from perfsuite.devices.cuda.device import available_count
-
-        device = "cuda" if available_count() else "cpu"
+    kind, which = None, ""
+    with contextlib.suppress(DeviceMissing):  # a device added by the project; there is only one of it
+        kind, which = resolve(device)
     specs = parse_tx_spec_config(config)
-    if device != "cuda":
-        raise _refused(f"tests measured in parallel on one device ({device}) disturb each other")
+    if kind is None or which or not kind.visible_variable:
+        name = "cpu" if device == "auto" else device
+        raise _refused(f"tests measured in parallel on one device ({name}) disturb each other")
     if options.save_baseline or options.against:
-        asked = "--against" if options.against else "--save-baseline"
-        raise _refused(f"{asked} measures in fresh processes, one after the other")
+        flag = "--against" if options.against else "--save-baseline"
+        raise _refused(f"{flag} measures in fresh processes, one after the other")
     if config.option.dist == "each" or any(not spec.startswith("popen") for spec in specs):
-        raise _refused("its workers share out the GPUs of this machine, each test to one of them")
+        raise _refused("its workers must share the GPUs of this machine, and each test runs on one of them")
     try:
-        cards = cards_to_share(os.environ)
+        cards = kind.visible_cards(os.environ)
     except PerfsuiteError as error:
-        raise _refused(f"the GPUs cannot be told apart: {error}") from None
+        raise _refused(f"the GPUs cannot be distinguished: {error}") from None
     if len(specs) > len(cards):
         noun = "GPU is" if len(cards) == 1 else "GPUs are"
         raise pytest.UsageError(
             f"perfsuite: {len(specs)} workers, but {len(cards)} {noun} visible, and tests measured in "
             f"parallel on one device disturb each other; use -n {len(cards) if len(cards) > 1 else 0}"
         )
-    return cards[: len(specs)]
+    return Cards(kind.visible_variable, cards[: len(specs)])
 
 
 def _refused(why: str) -> pytest.UsageError:
     return pytest.UsageError(f"perfsuite: {why}; {_ALONE}")
 
 
-class Sharing:
-    """The process that starts the workers: hand out the cards, gather what comes back."""
+class ControllerHooks:
+    """The process that starts the workers: assign the cards, collect the results."""
 
-    def __init__(self, ledger: Ledger, cards: Sequence[str]) -> None:
+    def __init__(self, ledger: Ledger, cards: Cards) -> None:
         self._ledger = ledger
-        self._cards = list(cards)
+        self._cards = cards
         self._order: dict[str, int] = {}
 
     def pytest_report_header(self) -> str:
-        """Say who measures where."""
-        return f"perfsuite: one worker per GPU: {', '.join(self._cards)}"
+        """Return the line that lists the workers' GPUs."""
+        return f"perfsuite: one worker per GPU: {', '.join(self._cards.names)}"
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_setupnodes(self, specs: Sequence[Any]) -> None:
-        """Put each card into its worker's environment: it is there before any conftest loads torch."""
-        for spec, card in zip(specs, self._cards, strict=True):
-            spec.env[_VISIBLE] = card  # a worker that replaces a crashed one gets the same
+        """Set each worker's card in its environment, so that it is set before any conftest loads torch."""
+        for spec, card in zip(specs, self._cards.names, strict=True):
+            spec.env[self._cards.variable] = card  # a worker that replaces a crashed one gets the same
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """Tell a worker its card, and how the run was started."""
-        given = self._ledger.config.invocation_params
-        node.workerinput[_KEY] = {
-            "card": node.gateway.spec.env[_VISIBLE],
-            "arguments": [str(word) for word in given.args],
-            "folder": str(given.dir),
+        """Send a worker its card, and how the run was started."""
+        invocation = self._ledger.config.invocation_params
+        node.workerinput[WORKER_KEY] = {
+            "variable": self._cards.variable,
+            "card": node.gateway.spec.env[self._cards.variable],
+            "arguments": [str(word) for word in invocation.args],
+            "folder": str(invocation.dir),
         }
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Note which tests are to run."""
+        """Record which tests are selected, and their order."""
         self._ledger.selected.update(ids)
-        self._order = {test: place for place, test in enumerate(ids)}
+        self._order = {test: index for index, test in enumerate(ids)}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take a test's result from its report."""
+        """Take a test's result out of its report."""
         text = report.__dict__.pop(_REPORTED, None)
         if text is not None:
-            self._enter(text, report.node, report.nodeid)
+            self._add(text, report.node, report.nodeid)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Take what a worker knows at its end; a card that was not free ends the run."""
-        told = getattr(node, "workeroutput", {})
-        if BUSY in told:
-            raise pytest.UsageError(f"perfsuite: {told[BUSY]}")
-        if _KEY in told:
-            self._ledger.collected.update(told[_KEY]["collected"])
-            self._enter(told[_KEY]["carried"], node, "")
+        """Take the final output of a worker; a card that was not free in time stops the run."""
+        output = getattr(node, "workeroutput", {})
+        if BUSY in output:
+            raise pytest.UsageError(f"perfsuite: {output[BUSY]}")
+        if WORKER_KEY in output:
+            self._ledger.collected.update(output[WORKER_KEY]["collected"])
+            self._add(output[WORKER_KEY]["carried"], node, "")
 
-    @pytest.hookimpl(tryfirst=True)  # before the table and the files are made
+    @pytest.hookimpl(tryfirst=True)  # before the table and the files are written
     def pytest_sessionfinish(self) -> None:
-        """Put the results into the order of the tests, whoever was faster."""
+        """Sort the results by the order of the tests, whichever worker was faster."""
         results, order = self._ledger.results, self._order
         for test in sorted(results, key=lambda test: order.get(test, len(order))):
             results[test] = results.pop(test)
 
-    def _enter(self, text: str, node: Any, test: str) -> None:
-        carried, ledger = unpack(text, self._cards.index(node.workerinput[_KEY]["card"])), self._ledger
-        ledger.environments.update(carried.environments)
-        ledger.benchmarked = max(ledger.benchmarked, carried.benchmarked)
-        if carried.result is not None:
-            ledger.results[test] = carried.result
-            ledger.lines[test] = carried.line or 1
-            ledger.params[test] = dict(carried.params or {})
+    def _add(self, text: str, node: Any, test: str) -> None:
+        received, ledger = (
+            unpack_from(text, self._cards.names.index(node.workerinput[WORKER_KEY]["card"])),
+            self._ledger,
+        )
+        ledger.environments.update(received.environments)
+        ledger.benchmarked = max(ledger.benchmarked, received.benchmarked)
+        if received.result is not None:
+            ledger.results[test] = received.result
+            ledger.lines[test] = received.line or 1
+            ledger.params[test] = dict(received.params or {})
 
 
-class Handing:
-    """A worker: hand every result on as soon as its test is over, so that a crash later loses none."""
+class WorkerHooks:
+    """A worker: send every result as soon as its test is over, so that a later crash loses none."""
 
     def __init__(self, run: PerfRun) -> None:
         self._run = run
@@ -163,24 +197,26 @@ class Handing:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Add the result to the report that carries it away."""
+        """Attach the result to the report, which is sent to the controller."""
         if report.when != "call":
             return
         test, ledger = report.nodeid, self._ledger
-        carried = Carried(
+        worker_result = WorkerResult(
             ledger.results.get(test),
             ledger.environments,
             ledger.lines.get(test),
             plain(ledger.params.get(test, {})),
             ledger.benchmarked,
         )
-        setattr(report, _REPORTED, pack(carried))
+        setattr(report, _REPORTED, pack(worker_result))
 
     def pytest_sessionfinish(self) -> None:
-        """Tell which tests there are, and where this was, also where nothing was measured."""
+        """Send the collected tests and the environment, even if nothing was measured."""
         self._run.environment(self._run.device)
         output: dict[str, Any] = self._ledger.config.workeroutput  # type: ignore[attr-defined]
-        output[_KEY] = {
+        output[WORKER_KEY] = {
             "collected": sorted(self._ledger.collected),
-            "carried": pack(Carried(None, self._ledger.environments, benchmarked=self._ledger.benchmarked)),
+            "carried": pack(
+                WorkerResult(None, self._ledger.environments, benchmarked=self._ledger.benchmarked)
+            ),
         }

@@ -1,5 +1,6 @@
-"""--against=REF: both versions in turns, told apart from what cannot be compared, and nothing left behind."""
+"""--against=REF: both versions in turns, reasons for tests that cannot be compared, and no leftovers."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from perfsuite.plugin import against as against_run
+from perfsuite.plugin import against
 from perfsuite.processes import checkout
 
 CONFTEST = """
@@ -29,14 +30,14 @@ def test_it(perf):
 
 
 class Repository:
-    """A project under git whose one module says how long a step takes."""
+    """A project under git whose only module sets how long a step takes."""
 
     def __init__(self, pytester, monkeypatch, tmp_path_factory):
         self.pytester, self.path = pytester, pytester.path
         self.scratch = tmp_path_factory.mktemp("scratch")
         monkeypatch.setenv("TMPDIR", str(self.scratch))
         monkeypatch.setattr("tempfile.tempdir", None)
-        monkeypatch.setattr(against_run, "_LEAST_PAIRS", 2)
+        monkeypatch.setattr(against, "_LEAST_PAIRS", 2)
         pytester.makeini(
             "[pytest]\nperf_device = scripted\npythonpath = . src\naddopts = -p no:cacheprovider -ra"
         )
@@ -100,7 +101,7 @@ def test_the_same_code_and_faster_code_pass(repository):
 
 
 def test_a_markers_device_holds_on_both_sides(repository):
-    """The session's device is told to both as an ini file would: a test's own marker wins over it."""
+    """Both sides get the session's device as from an ini file, so that a test's marker wins over it."""
     other = 'OTHER = ScriptedDevice(name="other")\n'
     choice = "{'scripted': DEVICE, 'other': OTHER}.get(name)"
     made = CONFTEST.replace("def pytest", f"{other}def pytest").replace(
@@ -148,7 +149,7 @@ def test_a_ref_that_does_not_import_is_an_error_that_says_what(repository):
 
 @pytest.mark.parametrize("ref", ["no-such-branch", "--all"])
 def test_an_unknown_ref_is_an_error_before_measuring(repository, ref):
-    """git's own reason and what to name instead."""
+    """git's reason and what to name instead."""
     ran = repository.run(ref=ref)
     assert 4 == ran.ret
     ran.stderr.fnmatch_lines([f"*perfsuite: --against={ref}: *Name a commit, branch or tag*"])
@@ -173,7 +174,7 @@ def test_modules_that_still_come_from_the_project_are_noticed(repository):
 
 
 def test_a_test_that_fails_on_either_side_is_no_comparison(repository):
-    """Broken here: failed with its own text. Broken there: told."""
+    """Broken in this version: failed with its text. Broken at the ref: reported as not compared."""
     repository.write("test_it.py", TEST + "    assert SECONDS < 0.011, 'too long'\n")
     repository.commit()
     repository.write("src/subject.py", "SECONDS = 0.012\n")
@@ -197,7 +198,7 @@ def test_loops_pairs_and_memory_are_compared_too(repository):
         "    perf.compare(without=lambda: DEVICE.spend(0.02), with_=lambda: DEVICE.spend(SECONDS))\n"
         "def test_memory(perf):\n"
         "    from subject import BYTES\n"
-        "    DEVICE._timing['peak_memory_bytes'] = BYTES\n"
+        "    DEVICE.figures['peak_memory'] = BYTES\n"
         "    perf(lambda: DEVICE.spend(0.01))\n",
     )
     repository.write("src/subject.py", "SECONDS, BYTES = 0.01, 2**20\n")
@@ -214,14 +215,54 @@ def test_loops_pairs_and_memory_are_compared_too(repository):
     )
 
 
-@pytest.mark.parametrize("flag", ["--save-baseline", "--perf-json=x.json", "--perf-history=h.jsonl"])
-def test_comparing_and_storing_at_once_is_refused(repository, flag):
-    """A comparison has no readings to keep, and does not pretend to."""
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--save-baseline", "a baseline is measured for longer, and on this version only"),
+        ("--perf-history=h.jsonl", "a history needs readings measured for as long as its others"),
+    ],
+)
+def test_what_needs_longer_readings_is_refused_with_the_reason(repository, flag, reason):
+    """A comparison's readings are short, and must not pass for full ones."""
     ran = repository.run(flag)
     assert 4 == ran.ret
-    ran.stderr.fnmatch_lines(
-        [f"*--against stores and writes nothing; run {flag.partition('=')[0]} by itself"]
-    )
+    name = flag.partition("=")[0]
+    ran.stderr.fnmatch_lines([f"*{name} cannot be combined with --against: {reason}; run {name} by itself"])
+
+
+def test_a_history_in_the_ini_file_is_left_alone_and_that_is_said(repository):
+    """The project's ini file must not make comparisons impossible."""
+    ran = repository.run("-o", "perf_history=h.jsonl")
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(["perf_history: nothing is written by --against: a history needs *"])
+    assert not (repository.path / "h.jsonl").exists()
+
+
+def test_page_json_and_exports_show_the_other_version_as_the_baseline(repository):
+    """The new version's figures from the turns, the old version's, and the verdict."""
+    repository.write("src/subject.py", "SECONDS = 0.02\n")
+    outputs = ("--perf-html=page.html", "--perf-json=run.json", "--perf-export=out", "--perf-explain")
+    ran = repository.run(*outputs)
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["report page: page.html", "exported to out"])
+    (entry,) = json.loads((repository.path / "run.json").read_text())["benchmarks"]
+    told = entry["extra_info"]["perfsuite"]
+    assert (0.02, True) == (pytest.approx(told["metrics"]["step_time"]["value"]), told["failed"])
+    assert "-50.0 %" == told["against_baseline"]
+    page = (repository.path / "page.html").read_text()
+    assert "Compared with HEAD: its figures are shown in place of a baseline" in page
+    assert "step time 20 ms is 100.0 % above HEAD 10 ms" in page
+    summary = (repository.path / "out" / "summary.md").read_text()
+    assert summary.startswith("## Performance against HEAD")
+
+
+def test_github_s_summary_tells_what_is_inconclusive(repository, monkeypatch):
+    """On GitHub a comparison writes the job's summary as any other run."""
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(repository.path / "summary.md"))
+    repository.write("src/subject.py", "SECONDS = 0.0103\n")
+    ran = repository.run("--perf-tolerance=3 %")
+    ran.assert_outcomes(skipped=1)
+    assert "inconclusive: step time" in (repository.path / "summary.md").read_text()
 
 
 def test_tests_that_measure_nothing_are_left_out(repository):
@@ -232,7 +273,7 @@ def test_tests_that_measure_nothing_are_left_out(repository):
 
 
 def start(repository):
-    """Start a long comparison in a process of its own and return it with its children once there are two."""
+    """Start a long comparison in a separate process and return it with its children once there are two."""
     repository.write("src/subject.py", "SECONDS = 1e-5\n")
     command = [sys.executable, "-m", "pytest", "--against=HEAD", "--against-time=1000 h"]
     process = subprocess.Popen(
@@ -241,7 +282,7 @@ def start(repository):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         children = psutil.Process(process.pid).children(recursive=True)
-        # They have read their requests and stand in a test.
+        # They have read their requests and are in the middle of a test.
         if len(children) == 2 and min(child.cpu_times().user for child in children) > 0.3:
             return process, children
         time.sleep(0.05)
@@ -251,7 +292,7 @@ def start(repository):
 
 
 def gone(children, repository):
-    """Wait until every process ended and nothing lies about."""
+    """Wait until every process has ended and no folder is left."""
     _, alive = psutil.wait_procs(children, timeout=30)
     deadline = time.monotonic() + 10
     while repository.left_behind and time.monotonic() < deadline:
@@ -271,13 +312,13 @@ def test_nothing_is_left_behind_by_a_comparison_that_is_stopped(repository, how)
 
 
 def test_what_a_killed_run_left_is_swept_and_a_living_runs_is_not(repository):
-    """Folders carry the number of their process."""
+    """Folders have the id of their process in their name."""
     dead, alive = (repository.scratch / f"perfsuite-against-{pid}-x" for pid in (2**22 + 1, os.getpid()))
     dead.mkdir()
     alive.mkdir()
     with checkout.checked_out("HEAD", repository.path) as found:
         assert [False, True] == [dead.exists(), alive.exists()]
         assert "SECONDS = 0.01\n" == (found.tree / "src" / "subject.py").read_text()
-        assert found.tree / "src" == found.there(repository.path / "src")
-        assert Path("/") == found.there(Path("/"))
+        assert found.tree / "src" == found.at_ref(repository.path / "src")
+        assert Path("/") == found.at_ref(Path("/"))
     assert not found.scratch.exists()

@@ -60,7 +60,7 @@ def run(project, library, monkeypatch):
 
 
 def test_a_steady_card_keeps_its_limits(run):
-    """Utilization, swing, idle stretch and kernel-busy share are all there to be asserted."""
+    """Utilization, swing, idle stretch and kernel-busy share are all available to assertions."""
     limits = (
         'min_utilization="85 %", max_utilization_swing="5 %", max_idle_stretch="1 s", min_kernel_busy=0.5'
     )
@@ -72,7 +72,7 @@ def test_a_wave_misses_its_limits(run):
     limits = 'min_utilization="40 %", max_utilization_swing="30 %"'
     ran = run(square_wave(9, 90, 9.5, 100), limits, seconds=40.0)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["utilization swing 81.0 % is above the 30.0 % asked by the perf marker (*"])
+    ran.stdout.fnmatch_lines(["utilization swing 81.0 % is above the 30.0 % expected by the perf marker (*"])
 
 
 def test_too_short_a_window_fails_a_limit_with_advice(run):
@@ -84,7 +84,7 @@ def test_too_short_a_window_fails_a_limit_with_advice(run):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("at 3 reasons 0x20", "throttled for * s of 20.0 s (too hot)"),
         ("at 0 processes 98:1 99:1", "another process is on the GPU before the measurement begins"),
@@ -92,11 +92,11 @@ def test_too_short_a_window_fails_a_limit_with_advice(run):
         ("fail nvmlInitWithFlags 18", "driver and NVIDIA library have different versions: *"),
     ],
 )
-def test_what_does_not_count_fails_as_invalid(run, line, told):
+def test_what_does_not_count_fails_as_invalid(run, line, reason):
     """Both times, so the limit is not even judged."""
     ran = run(["at 0 utilization 87", line], "max_step_time=1e-9")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines([f"invalid measurement: {told}"])
+    ran.stdout.fnmatch_lines([f"invalid measurement: {reason}"])
     ran.stdout.no_fnmatch_line("*step time*is above*")
 
 
@@ -118,7 +118,7 @@ def test_other_clocks_than_the_baselines_do_not_count(run, project):
     )
 
 
-# Every process of the run comes to the card and stays there while it lives, as a CUDA context does.
+# Every process of the run appears on the card and stays there while it lives, as a CUDA context does.
 ARRIVAL = """
 import os
 from pathlib import Path
@@ -146,7 +146,7 @@ def pytest_sessionfinish():
 
 
 def test_fresh_processes_do_not_disturb_each_other(run, project):
-    """The run that waits for them is on the card too, and counts as what it is: its own."""
+    """The run that waits for them is on the card too, and counts as one of its own processes."""
     ran = run(["at 0 utilization 87"], "", "--save-baseline", "--perf-sessions=3", more=ARRIVAL)
     ran.assert_outcomes(passed=1)
     assert 3 == len((project.path / "pids.txt").read_text().split())
@@ -154,6 +154,6 @@ def test_fresh_processes_do_not_disturb_each_other(run, project):
 
 
 def test_memory_is_given_back_when_a_test_is_over(run, project):
-    """Cached blocks of this process would be missing to a fresh one; the test's own fixtures go first."""
+    """Cached blocks of this process would be missing in a fresh one; the test's fixtures go first."""
     run(["at 0 utilization 87"], more=FIXTURE).assert_outcomes(passed=1)
     assert ["fixture gone", "empty_cache"] == (project.path / "calls.txt").read_text().split("\n")[-2:]

@@ -1,4 +1,4 @@
-"""The perf fixture: step, loop, compare, and clear words for what cannot be measured."""
+"""The perf fixture: step, loop, compare, and clear messages about steps that cannot be measured."""
 
 import pytest
 
@@ -6,7 +6,7 @@ SETUP = "from types import SimpleNamespace as Box\n"
 
 
 def test_a_loop_shows_its_data_wait(project):
-    """Waiting for batches is told in the table and can be limited."""
+    """The wait for batches is shown in the table and can be limited."""
     project.test(
         "def loader():\n    for _ in range(20):\n        spend(0.03)\n        yield [0] * 4\n"
         "class Loader:\n    def __iter__(self): return loader()\n"
@@ -18,7 +18,7 @@ def test_a_loop_shows_its_data_wait(project):
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
         [
-            "data wait 75.0 % is above the 20.0 % asked by the perf marker (off by 275 %)",
+            "data wait 75.0 % is above the 20.0 % expected by the perf marker (off by 275 %)",
             "  where the step's time went: data wait 75.0 %, other 25.0 %",
             "  likely cause: data-bound: the loader (data wait 75.0 %; on one resident batch a step takes*",
             "  Try num_workers=2 (now 0), or data that is prepared beforehand; more: *explain data-bound",
@@ -46,13 +46,13 @@ def test_variants_with_different_results_fail(project):
     )
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["difference of results 0.50× is above the 1.0e-04 asked by perf.compare*"])
+    ran.stdout.fnmatch_lines(["difference of results 0.50× is above the 1.0e-04 expected by perf.compare*"])
 
 
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("perf(3)", "step must be callable, got int; hand over the function itself"),
+        ("perf(3)", "step must be callable, got int; pass the function itself"),
         (
             "perf(lambda: spend(1), samples_per_step=0)",
             "samples_per_step must be a whole number of at least 1*",
@@ -72,7 +72,7 @@ def test_wrong_use_is_told_in_one_line(project, body, told):
 
 
 def test_the_memorys_zero_is_taken_once_per_test(project):
-    """A test is charged for what it builds itself, before its first step."""
+    """Memory that a test allocates before its first step counts, too."""
     project.pytester.makepyfile(
         """
         from conftest import DEVICE
@@ -107,7 +107,7 @@ TOO_SLOW = 'perf(lambda: DEVICE.spend(1), max_step_time="1 ms")'
         f"@pytest.fixture\ndef timed(perf):\n    return perf\n"
         f"def test_it(timed):\n    perf = timed\n    {TOO_SLOW}",
     ],
-    ids=["extended", "asked for while it runs", "behind another"],
+    ids=["extended", "requested while it runs", "behind another"],
 )
 def test_whatever_way_the_fixture_comes_its_limits_hold(project, test):
     """What was measured is judged; without the flag the test is skipped."""
@@ -115,7 +115,7 @@ def test_whatever_way_the_fixture_comes_its_limits_hold(project, test):
     project.run().assert_outcomes(skipped=1)
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["step time 1 s is above the 1 ms asked by the perf call*"])
+    ran.stdout.fnmatch_lines(["step time 1 s is above the 1 ms expected by the perf call*"])
     ran.stdout.fnmatch_lines(["* 1 s *failed"])
 
 
@@ -127,7 +127,11 @@ def test_a_limit_that_a_call_cannot_carry_fails(project):
     )
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
-    asked = "was not measured, but the perf call asks for at most 1.0 %: only perf.loop measures it"
+    unmeasured = "was not measured, but the perf call expects at most 1.0 %: only perf.loop measures it"
     ran.stdout.fnmatch_lines(
-        ["a: speed-up was not*only perf.compare measures it", f"a: data wait {asked}", f"b: *{asked}"]
+        [
+            "a: speed-up was not*only perf.compare measures it",
+            f"a: data wait {unmeasured}",
+            f"b: *{unmeasured}",
+        ]
     )

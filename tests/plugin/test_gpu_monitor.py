@@ -50,7 +50,7 @@ def test_the_series_can_be_asserted(run, arguments):
 
 
 def test_the_series_can_be_drawn(run, project):
-    """A picture of some size, without pyplot and its global state."""
+    """A picture of a plausible size, without pyplot and its global state."""
     check = (
         "assert seen.plot('seen.png').stat().st_size > 5000\n"
         "import sys; assert 'matplotlib.pyplot' not in sys.modules"
@@ -71,7 +71,7 @@ def test_without_matplotlib_the_remedy_is_named(run):
 
 
 def test_of_several_cards_one_must_be_named(run, monkeypatch):
-    """No index decides which card is meant; a UUID does, and so does the environment's."""
+    """A UUID, or the environment's, decides which card is meant; an index never does."""
     text = script("at 0 utilization 50", f"card {UUID[:-1]}d")
     half = "assert abs(seen.utilization.mean - 0.5) < 0.01"
     unnamed = f"{half}\nwith gpu_monitor() as other: pass\nassert 'there are 2 cards, name one' in other.why"
@@ -81,7 +81,7 @@ def test_of_several_cards_one_must_be_named(run, monkeypatch):
 
 
 def test_a_machine_without_gpu_says_so(project, monkeypatch):
-    """Every figure is None, the reason is told, nothing fails by itself."""
+    """Every figure is None, the reason is given, nothing fails by itself."""
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     project.pytester.makepyfile(
         """
@@ -103,7 +103,7 @@ def test_a_machine_without_gpu_says_so(project, monkeypatch):
 
 
 def test_an_error_in_the_block_is_the_tests_own(project):
-    """The sampler ends and the error goes through."""
+    """The sampler stops and the error is raised."""
     project.pytester.makepyfile(
         """
         import pytest

@@ -57,7 +57,7 @@ def test_limits_may_also_be_given_at_the_call(project):
     project.test("perf(lambda: spend(0.01), max_step_time='1 ms')")
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["step time 10 ms is above the 1 ms asked by the perf call (off by 900 %)"])
+    ran.stdout.fnmatch_lines(["step time 10 ms is above the 1 ms expected by the perf call (off by 900 %)"])
     project.test("perf(lambda: spend(0.01), max_steptime='1 ms')")
     project.run("--perf").stdout.fnmatch_lines(["unknown argument 'max_steptime' (did you mean*"])
 
@@ -74,7 +74,7 @@ def test_markers_fixtures_and_help_teach_the_plugin(project):
     )
     project.run("--fixtures").stdout.fnmatch_lines(
         [
-            "perf -- *plugin.py:*",
+            "perf -- *plugin/__init__.py:*",
             "*Measure: perf(step, samples_per_step=64), perf.loop(loader, step), *",
         ]
     )

@@ -40,7 +40,7 @@ def run(pytester):
 
 
 def test_a_multi_gpu_test_runs_on_modelled_cards(run, pytester):
-    """Header, note, table, JSON and baseline; and the next run is held against it."""
+    """Header, note, table, JSON and baseline; and the next run is compared with it."""
     ran = run("2xa10", "--save-baseline", "--perf-json=out.json", "-s")
     ran.assert_outcomes(passed=1)
     ran.stdout.fnmatch_lines(
@@ -52,18 +52,18 @@ def test_a_multi_gpu_test_runs_on_modelled_cards(run, pytester):
         ]
     )
     (entry,) = json.loads((pytester.path / "out.json").read_text())["benchmarks"]
-    told = entry["extra_info"]["perfsuite"]
-    assert told["modelled"] is True
-    assert 256 * 257 * 4 == told["reported"]["modelled_collective_bytes"]
-    assert 0 < told["reported"]["modelled_scaling_efficiency"] < 1
-    assert "collectives" in told["shares"]
+    record = entry["extra_info"]["perfsuite"]
+    assert record["modelled"] is True
+    assert 256 * 257 * 4 == record["reported"]["modelled_collective_bytes"]
+    assert 0 < record["reported"]["modelled_scaling_efficiency"] < 1
+    assert "collectives" in record["shares"]
     assert 1 == len(list(pytester.path.glob("baselines/model-2xa10-pcie_*/**/*.json")))
     run("2xa10@pcie", "--perf", "--perf-strict").assert_outcomes(passed=1)
     run("4xa10", "--perf", "--perf-strict").assert_outcomes(failed=1)
 
 
 def test_too_few_cards_are_skipped_with_their_number(run):
-    """As on a machine with so many."""
+    """As on a machine with that many."""
     ran = run("2xa10", "--perf", "-rs", needed=4)
     ran.assert_outcomes(skipped=1)
     ran.stdout.fnmatch_lines(["SKIPPED*needs 4 accelerators, there are 2"])
@@ -71,7 +71,7 @@ def test_too_few_cards_are_skipped_with_their_number(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "expected"),
     [
         ("4xa11", "*unknown card 'a11'; known: *a10*"),
         ("99xa10", "*99 cards in model:99xa10 cannot be modelled; known: 1 to 16"),
@@ -79,8 +79,8 @@ def test_too_few_cards_are_skipped_with_their_number(run):
         ("2xa10@nvlink", "*NVIDIA A10 has no NVLink; cards that have it: *h100*"),
     ],
 )
-def test_what_is_unknown_is_an_error_before_the_run(run, name, told):
+def test_what_is_unknown_is_an_error_before_the_run(run, name, expected):
     """With the known ones."""
     ran = run(name, "--perf")
     assert 4 == ran.ret
-    ran.stderr.fnmatch_lines([told])
+    ran.stderr.fnmatch_lines([expected])

@@ -99,11 +99,11 @@ def test_a_baseline_of_the_first_format_still_gates(project):
 @pytest.mark.parametrize(
     ("sessions", "told"),
     [
-        ({"step_time": [0.01, -1]}, "not a finite number"),
+        ({"step_time": [0.01, -1]}, "step_time[[]1] is -1: no time is that short"),
         ({"step_time": [0.01, 0]}, "no time is that short"),
-        ({"step_time": []}, "not a list of 1 to 100 numbers"),
+        ({"step_time": []}, "step_time has 0 entries, at least 1 are needed"),
         ({"step_time": [0.01], "samples_per_s": [1, 2]}, "1 and 2 sessions at once"),
-        ({"nonsense": [1]}, "'nonsense' is not a metric"),
+        ({"nonsense": [1]}, "sessions.nonsense is not expected; known: samples_per_s, "),
     ],
 )
 def test_sessions_that_cannot_be_are_refused(project, sessions, told):

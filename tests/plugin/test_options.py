@@ -21,7 +21,7 @@ def saved(project):
 
 
 def test_baselines_can_lie_elsewhere(project):
-    """The command line's folder is meant from where it is typed, the ini's from the project's root."""
+    """The command line's folder is relative to the working folder, the ini's to the project's root."""
     project.test(STEP.format(seconds=0.01))
     project.run("--save-baseline", "--baseline-dir=else/where")
     assert 1 == len(list((project.path / "else" / "where").rglob("*.json")))
@@ -53,7 +53,9 @@ def test_a_number_of_sessions_that_no_file_holds_is_refused(project, option, lea
     project.test(STEP.format(seconds=0.01))
     ran = project.run("--perf", f"{option}={count}")
     assert 4 == ran.ret
-    ran.stderr.fnmatch_lines([f"*{option}: '{count}' is no whole number, {least} to 100; say {option}=5"])
+    ran.stderr.fnmatch_lines(
+        [f"*{option}: '{count}' is not a whole number from {least} to 100; use for example {option}=5"]
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_measuring(project):
@@ -67,7 +69,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_measuring(project):
 
 
 def test_a_folder_that_is_not_there_is_no_error_for_reading(project):
-    """Without baselines the run is told to store some, and nothing is created."""
+    """Without baselines the run suggests to store some, and creates nothing."""
     project.test(STEP.format(seconds=0.01))
     project.run("--perf", "--baseline-dir=nowhere").assert_outcomes(passed=1)
     assert not (project.path / "nowhere").exists()
@@ -85,7 +87,7 @@ def test_strict_fails_without_a_baseline(project, how):
     ran = project.run("--perf", *(["--perf-strict"] if how == "flag" else []))
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(
-        ["no baseline for this machine, and --perf-strict asks for one; *--save-baseline*"]
+        ["no baseline for this machine, and --perf-strict requires one; *--save-baseline*"]
     )
 
 
@@ -137,7 +139,7 @@ def test_json_that_cannot_be_written_turns_the_run_red(project):
     ],
 )
 def test_tolerance_comes_from_command_line_marker_ini_or_default(project, flag, marker, line, expected):
-    """30 % slower passes where 50 % are tolerated; the nearest word counts."""
+    """30 % slower passes if 50 % are tolerated; the nearest setting counts."""
     saved(project)
     project.test(STEP.format(seconds=0.013), marker=marker)
     ini(project, line)
@@ -145,7 +147,7 @@ def test_tolerance_comes_from_command_line_marker_ini_or_default(project, flag, 
 
 
 def test_memory_has_a_tolerance_of_its_own(project):
-    """Twice the memory passes where 150 % more are tolerated, whatever the timing's tolerance."""
+    """Twice the memory passes if 150 % more are tolerated, whatever the timing's tolerance."""
     saved(project)
     project.script("peak_memory_bytes=1.5 * 2**20")
     project.run("--perf", "--perf-tolerance=99 %").assert_outcomes(failed=1)

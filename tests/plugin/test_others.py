@@ -35,7 +35,9 @@ def test_a_marked_benchmark_is_judged_like_any_reading(project):
     project.pytester.makepyfile(BENCHMARK.format(mark='@pytest.mark.perf(max_step_time="100 ms")'))
     ran = project.run("--perf")
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["step time 500 ms is above the 100 ms asked by the perf marker (off by 400 %)"])
+    ran.stdout.fnmatch_lines(
+        ["step time 500 ms is above the 100 ms expected by the perf marker (off by 400 %)"]
+    )
 
 
 def test_a_benchmark_that_raises_shows_its_own_error(project):

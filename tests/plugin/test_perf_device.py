@@ -20,9 +20,13 @@ def available_apart():
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("cuda", "*device cuda was asked for, but torch*"),
-        ("cuda:3", "*device cuda:3 was asked for, but torch*"),
-        ("tpu", "*unknown device 'tpu'; known: auto, cpu, cuda, cuda:N, model:CARD, model:NxCARD@LINK"),
+        ("cuda", "*device cuda was requested, but torch*"),
+        ("cuda:3", "*device cuda:3 was requested, but torch*"),
+        (
+            "tpu",
+            "*unknown device 'tpu'; known: auto, cpu, cuda, cuda:N, emulated:CARD, emulated:NxCARD, "
+            "model:CARD, model:NxCARD@LINK",
+        ),
     ],
 )
 def test_a_missing_device_is_a_usage_error(project, name, told):

@@ -140,5 +140,5 @@ def test_conditions_that_are_no_numbers_are_refused(project):
     path.write_text(path.read_text().replace("1400.0", '"fast"'))
     ran = project.run("--perf")
     ran.stdout.fnmatch_lines(
-        ["*cannot be used: condition sm_clock_mhz of reading 'step' is 'fast', not a finite*"]
+        ["*cannot be used: readings.step.conditions.sm_clock_mhz is 'fast', not number*"]
     )

@@ -10,7 +10,7 @@ from perfsuite.remember.schema import readings_schema
 
 STEP = "perf(lambda: spend(0.01), samples_per_step=8)"
 INSIGHT = (
-    "insight=__import__('perfsuite.insight', fromlist=['x']).Insight("
+    "insight=__import__('perfsuite.records', fromlist=['x']).Insight("
     "shares={'launch_gaps': 0.6, 'kernels': 0.4}, clues={'kernel_seconds': 2e-6, "
     "'short_kernel_seconds': 1e-5, 'kernels_per_step': 900.0, 'repeated_kernel_count': 300.0, "
     "'repeated_kernel_place': 'model.py:7 in forward: self.cell(x)'})"
@@ -26,7 +26,7 @@ def test_explain_tells_the_cause_of_a_passing_test(project):
         [
             "test_it.py::test_it",
             "  where the step's time went: launch gaps 60.0 %, kernels 40.0 %",
-            "  likely cause: launch-bound: the same operator is called 300 times a step*model.py:7 in*",
+            "  likely cause: launch-bound: the same kernel is called 300 times a step*model.py:7 in*",
             "  Merge the loop into one call*; more: python -m perfsuite explain launch-bound",
         ]
     )

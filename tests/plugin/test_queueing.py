@@ -15,7 +15,7 @@ pytest.importorskip("fcntl", reason="Windows has no locks")
 CONFTEST = """
 from perfsuite.devices.scripted import ScriptedDevice
 DEVICE = ScriptedDevice()
-DEVICE.lock_names = ("a-card",)
+DEVICE.locks = ("a-card",)
 def pytest_perf_device(config, name):
     return DEVICE if name == "scripted" else None
 """
@@ -175,7 +175,7 @@ def test_a_run_inside_a_test_does_not_wait_for_the_outer_one(runs):
 def test_both_sides_of_a_comparison_do_not_wait_for_it(pytester, monkeypatch, tmp_path_factory):
     """The comparing process holds the device for them, and would not get it itself if it were held."""
     repository = Repository(pytester, monkeypatch, tmp_path_factory)
-    asking = f"{COMPARED}\nDEVICE.lock_names = ('a-card',)\n"
+    asking = f"{COMPARED}\nDEVICE.locks = ('a-card',)\n"
     repository.write("conftest.py", asking)
     repository.write("test_it.py", TEST)
     repository.commit()

@@ -90,7 +90,7 @@ def test_four_ranks_on_any_machine(project):
 
 
 def test_scaling_is_measured_in_turns_and_limited(project):
-    """Two ranks that wait where one does not are no two ranks' worth."""
+    """Two ranks that wait, while a single one does not, are not twice as fast."""
     pytester = project(
         """
         @pytest.mark.multi_gpu(2)
@@ -104,7 +104,7 @@ def test_scaling_is_measured_in_turns_and_limited(project):
     )
     ran = pytester.runpytest_subprocess(*FAST)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["scaling efficiency * % is below the 90.0 % asked by the perf call*"])
+    ran.stdout.fnmatch_lines(["scaling efficiency * is below the 90.0 % expected by the perf call*"])
 
 
 def test_a_slow_rank_is_named(project):
@@ -123,7 +123,7 @@ def test_a_slow_rank_is_named(project):
 
 
 def test_a_rank_that_fails_shows_its_traceback(project):
-    """Also where the other waits in a collective for ever."""
+    """Even while the other rank waits forever in a collective."""
     pytester = project(
         """
         @pytest.mark.multi_gpu(2)
@@ -141,7 +141,7 @@ def test_a_rank_that_fails_shows_its_traceback(project):
 
 
 def test_a_fixture_that_fails_on_one_rank_fails_the_test(project):
-    """The others do not begin without it."""
+    """The other ranks do not start without it."""
     pytester = project(
         """
         @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_fixture_that_fails_on_one_rank_fails_the_test(project):
 
 
 def test_a_killed_rank_ends_all_and_changes_nothing(project, tmp_path):
-    """Signal 9 in the middle: red, no process left, the stored baseline untouched."""
+    """Signal 9 in the middle of a test: red, no process left, the stored baseline unchanged."""
     pytester = project(
         """
         @pytest.mark.multi_gpu(2)
@@ -186,7 +186,7 @@ def test_a_killed_rank_ends_all_and_changes_nothing(project, tmp_path):
         os.environ.pop("KILL", None)
         os.environ.pop("PIDS", None)
     ran.assert_outcomes(failed=1)
-    ran.stdout.fnmatch_lines(["*rank 1 of 2 was killed by SIGKILL; all ranks were ended*"])
+    ran.stdout.fnmatch_lines(["*rank 1 of 2 was killed by SIGKILL; all ranks were stopped*"])
     assert before == baseline.read_bytes()
     for pid in map(int, pids.read_text().split()):
         with pytest.raises(ProcessLookupError):
@@ -194,7 +194,7 @@ def test_a_killed_rank_ends_all_and_changes_nothing(project, tmp_path):
 
 
 def test_a_rank_that_stands_still_is_given_up(project, tmp_path):
-    """Stopped, not dead: nobody's exit tells, only the time that was allowed."""
+    """Stopped, not dead: no exit status reveals it, only the timeout."""
     pytester = project(
         f"""
         @pytest.mark.multi_gpu(2)
@@ -208,7 +208,7 @@ def test_a_rank_that_stands_still_is_given_up(project, tmp_path):
     )
     ran = pytester.runpytest_subprocess(*FAST, "--perf-rank-timeout=5 s")
     ran.assert_outcomes(failed=1)
-    ran.stdout.re_match_lines([".*rank 1 (has given no sign of life for|did not come within) 5 s"])
+    ran.stdout.re_match_lines([".*rank 1 (has sent no heartbeat for|did not respond within) 5 s"])
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
@@ -244,7 +244,7 @@ def test_ranks_die_with_the_run_that_started_them(project, tmp_path):
 
 
 def test_torchrun_reports_once_and_all_ranks_leave_alike(project):
-    """The first rank talks; a missed limit is everybody's exit code."""
+    """The first rank reports; a missed limit sets the exit status of all ranks."""
     pytester = project(
         STEP.format(ranks=2, limits="min_samples_per_s=1"), "def test_alone(perf):\n    perf(training(1))"
     )
@@ -266,7 +266,7 @@ def test_torchrun_with_too_few_ranks_says_so(project):
 
 
 def test_ranks_that_would_run_other_tests_are_refused(project):
-    """One of them would wait for ever."""
+    """One of them would wait forever."""
     pytester = project(
         """
         @pytest.mark.multi_gpu(2)

@@ -244,7 +244,7 @@ def test_a_run_that_stored_nothing_is_not_green(project):
 
 
 def test_what_cannot_be_stored_is_told_and_the_others_are(project):
-    """A hundred readings of one test are possible, not more; a write that fails is no success."""
+    """A hundred readings of one test are allowed, not more; a write that fails is no success."""
     project.pytester.makepyfile(
         test_it="from conftest import DEVICE\n"
         "def test_many(perf):\n    for i in range(101):\n        perf(lambda: DEVICE.spend(1), name=str(i))\n"
@@ -256,7 +256,7 @@ def test_what_cannot_be_stored_is_told_and_the_others_are(project):
         [
             "*test_one*",
             "*saved",
-            "not stored: test_it.py::test_many: *was not written: it has 101 readings, 1 to 100 are possible",
+            "not stored: test_it.py::test_many: *: readings has 101 entries, at most 100 are allowed",
             "stored 1 baseline in baselines; review and commit them",
         ]
     )

@@ -1,4 +1,4 @@
-"""--perf-sessions and --perf-confirm: one process is one data point, and none fails on a single one."""
+"""--perf-sessions and --perf-confirm: one process is one data point, and no test fails by a single one."""
 
 import json
 from dataclasses import replace
@@ -7,9 +7,10 @@ import pytest
 
 import perfsuite.plugin.confirm
 from perfsuite.collect.limits import SecondStage
-from perfsuite.plugin import gathering
+from perfsuite.plugin import save
 from perfsuite.processes.fresh import Command
-from perfsuite.records import Expectation, Reading, Result
+from perfsuite.records import Expectation, Result
+from tests.readings import make_reading
 
 CONFTEST = """
 from pathlib import Path
@@ -33,7 +34,7 @@ STEADY = (0.0100, 0.0101, 0.0099, 0.01005, 0.00995)
 
 
 class Timed:
-    """A project in which every process takes the next of the times written down."""
+    """A project in which every process takes the next time of a list."""
 
     def __init__(self, pytester):
         self.pytester = pytester
@@ -91,7 +92,7 @@ def test_sessions_survive_what_an_ini_file_asks_for(timed):
 
 
 def test_the_limit_comes_from_the_sessions_and_says_what_it_sees(timed):
-    """Noise of 0.8 % and a floor of 5 %: 4 % slower passes, and the table says from where on it would not."""
+    """Noise of 0.8 % and a least tolerance of 5 %: 4 % slower passes, and the table shows the bound."""
     timed.stored()
     ran = timed.run([0.0104], "--perf")
     ran.assert_outcomes(passed=1)
@@ -114,7 +115,7 @@ def test_a_confirmed_suspicion_fails_with_both_stages(timed):
 
 
 def test_a_suspicion_that_is_not_confirmed_is_told_and_passes(timed):
-    """One slow process is no slow code."""
+    """One slow process does not mean slow code."""
     timed.stored()
     ran = timed.run([0.013, 0.0101, 0.01], "--perf", "--perf-confirm=2")
     ran.assert_outcomes(passed=1)
@@ -145,17 +146,17 @@ def test_it(perf):
 
 @pytest.mark.parametrize(("answer", "outcome"), [("fail", "failed"), ("skip", "skipped"), ("warn", "passed")])
 def test_a_dropped_suspicion_does_not_hide_what_does_not_count(timed, answer, outcome):
-    """One reading is a suspicion that fresh processes drop, the other collapsed: it is still invalid."""
+    """Fresh processes drop the suspicion of one reading; the other collapsed, so the test stays invalid."""
     timed.pytester.makepyfile(test_it=TWO)
     timed.run([0.01] * 2, "--save-baseline", "--perf-sessions=1")
-    times = [0.0001, 0.013] + [0.01] * 4  # invalid, suspicious; then twice as ever
+    times = [0.0001, 0.013] + [0.01] * 4  # invalid, suspicious; then twice as in the baseline
     ran = timed.run(times, "--perf", "--perf-confirm=2", f"--perf-on-invalid={answer}", "--perf-cooldown=0")
     ran.stdout.fnmatch_lines(["1 suspicious: *"])
     ran.assert_outcomes(**{outcome: 1})
 
 
 def test_a_slow_first_reading_is_never_pooled_with_the_fresh_ones(timed):
-    """The second stage is on fresh data: a first reading of a minute changes nothing in it."""
+    """The second stage uses fresh data only: a first reading of a minute does not change its result."""
     timed.stored()
     timed.run([60.0, 0.0101, 0.01], "--perf", "--perf-confirm=2").assert_outcomes(passed=1)
 
@@ -171,7 +172,7 @@ def test_fewer_sessions_keep_the_fixed_tolerance_and_say_so(timed):
 
 
 def test_a_baseline_of_few_sessions_is_confirmed_by_its_tolerance(timed):
-    """Beyond the tolerance at first and afresh: failed; only at first: not."""
+    """Beyond the tolerance at first and in fresh processes: failed; only at first: not."""
     timed.save(STEADY[:1])
     timed.run([0.012] * 3, "--perf", "--perf-confirm=2").assert_outcomes(failed=1)
     timed.run([0.012, 0.0101, 0.0102], "--perf", "--perf-confirm=2").assert_outcomes(passed=1)
@@ -188,7 +189,7 @@ def test_too_noisy_to_be_a_baseline_is_refused_with_the_figures(timed):
 
 
 def test_a_session_that_fails_stores_nothing_and_says_why(timed):
-    """The times run out in the third process: its error is told."""
+    """The times run out in the third process: its error is reported."""
     ran = timed.run(STEADY[:2], "--save-baseline", "--perf-sessions=5")
     assert 1 == ran.ret
     ran.stdout.fnmatch_lines(["not stored: test_it.py::test_it: it failed in session 3: *"])
@@ -223,7 +224,7 @@ def test_ctrl_c_between_sessions_stores_nothing(timed, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(gathering, "take_session", stopped)
+    monkeypatch.setattr(save, "take_session", stopped)
     ran = timed.save()
     assert 2 == ran.ret
     ran.stdout.fnmatch_lines(["stopped before all sessions were measured"])
@@ -248,7 +249,7 @@ DEVICE = Crowded()
 
 
 def test_a_crowded_machine_neither_fails_nor_stores(timed):
-    """Slower because others had the cores is no regression; nor is it a base for later runs."""
+    """A test that is slower because others had the cores is no regression, and no baseline either."""
     timed.stored()
     timed.pytester.makeconftest(CROWDED)
     ran = timed.run([0.013] * 3, "--perf", "--perf-confirm=2", "--perf-on-invalid=skip")
@@ -262,11 +263,11 @@ def test_a_crowded_machine_neither_fails_nor_stores(timed):
 
 
 def test_many_tests_share_the_family_error(timed, monkeypatch):
-    """A slowdown that is certain alone need not be among a thousand: Holm's method is asked."""
+    """A slowdown that is certain alone need not be among a thousand: Holm's method decides."""
     timed.stored((0.0100, 0.0104, 0.0096, 0.0102, 0.0098))
     slower = [0.0115, 0.0109, 0.0113]
     timed.run(slower, "--perf", "--perf-confirm=2").assert_outcomes(failed=1)
-    monkeypatch.setattr(perfsuite.plugin.confirm.Confirming, "_gated", lambda self: 1000)
+    monkeypatch.setattr(perfsuite.plugin.confirm.ConfirmHooks, "_gated", lambda self: 1000)
     timed.run(slower, "--perf", "--perf-confirm=2").assert_outcomes(passed=1)
 
 
@@ -277,16 +278,16 @@ def test_numbers_that_cannot_be_meant_are_refused(timed, argument):
     """The message names the option and what it takes."""
     ran = timed.run([0.01], "--perf", argument)
     assert 4 == ran.ret
-    ran.stderr.fnmatch_lines([f"*perfsuite: {argument.partition('=')[0]}: *say *"])
+    ran.stderr.fnmatch_lines([f"*perfsuite: {argument.partition('=')[0]}: *; use for example *"])
 
 
 def test_counts_of_a_modelled_device_need_one_session(monkeypatch, tmp_path):
     """The same code counts the same: no fresh process is started for a modelled reading."""
-    monkeypatch.setattr(gathering, "take_session", lambda *_: pytest.fail("a process was started"))
-    reading = Reading("step", "step", "model:a10", 1, 1, 1, 1.0, (1.0,), modelled=True)
+    monkeypatch.setattr(save, "take_session", lambda *_: pytest.fail("a process was started"))
+    reading = make_reading("step", "step", "model:a10", 1, 1, 1, 1.0, (1.0,), modelled=True)
     result = Result("t", Expectation(), (reading,), ())
     arguments = (Command((), tmp_path), 5, SecondStage(), lambda _: None)
-    assert {} == gathering.gather([result], *arguments).more
+    assert {} == save.measure_sessions([result], *arguments).figures
     measured = replace(result, readings=(replace(reading, modelled=False),))
     with pytest.raises(pytest.fail.Exception, match="a process was started"):
-        gathering.gather([measured], *arguments)
+        save.measure_sessions([measured], *arguments)

@@ -1,4 +1,4 @@
-"""pytest-xdist with --perf: one worker for each GPU, on stand-in cards; what cannot be honest is refused."""
+"""pytest-xdist with --perf: one worker per GPU, on stand-in cards; runs that cannot be honest are refused."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from perfsuite.processes.fresh import without_workers
-from perfsuite.processes.locks import hold
+from perfsuite.processes.locks import lock_devices
 from tests.nvml import standin
 from tests.nvml.standin import UUID, script
 
@@ -106,18 +106,18 @@ def test_each_worker_has_a_card_of_its_own_and_holds_it(cards):
 
 
 def test_a_missed_limit_fails_the_run(cards):
-    """Judged where it was measured, told where it is reported."""
+    """Judged in the worker that measured it, reported by the controller."""
     cards.write(TEST.replace("def test_it", "@pytest.mark.perf(max_step_time='100 ms')\ndef test_it"))
     ran = cards.run("-n", "2")
     ran.assert_outcomes(failed=4)
     assert 1 == ran.ret
     ran.stdout.fnmatch_lines(
-        ["step time 500 ms is above the 100 ms asked by the perf marker *", "*500 ms*failed"]
+        ["step time 500 ms is above the 100 ms expected by the perf marker *", "*500 ms*failed"]
     )
 
 
 def test_a_run_that_measures_nothing_is_not_green(cards):
-    """Also where the workers alone could know."""
+    """Even though only the workers could know."""
     cards.write("def test_it(): pass\ndef test_other(): pass\n")
     ran = cards.run("-n", "2")
     assert 5 == ran.ret
@@ -125,7 +125,7 @@ def test_a_run_that_measures_nothing_is_not_green(cards):
 
 
 def test_a_baseline_holds_for_every_worker(cards, monkeypatch):
-    """Stored without workers, held against with them; a suspicion is measured again at once."""
+    """Stored without workers, compared with workers; a suspicion is measured again right away."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", UUID)
     cards.run("--save-baseline", "--perf-sessions=1").assert_outcomes(passed=4)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
@@ -143,7 +143,7 @@ def test_a_baseline_holds_for_every_worker(cards, monkeypatch):
 
 def test_a_card_in_use_ends_the_run_of_all_workers(cards):
     """Wrong use, not a crashed worker."""
-    held = hold([OTHER], timeout=0, command="another run", say=print, environment=dict(os.environ))
+    held = lock_devices([OTHER], timeout=0, command="another run", say=print, environment=dict(os.environ))
     ran = cards.run("-n", "2", "--perf-lock-timeout=0")
     held.release()
     assert 4 == ran.ret
@@ -153,11 +153,11 @@ def test_a_card_in_use_ends_the_run_of_all_workers(cards):
 
 
 def test_a_test_on_a_device_that_workers_share_fails_and_says_so(cards):
-    """Its marker asks for the CPU, which nobody has for itself."""
+    """Its marker requests the CPU, which no worker has for itself."""
     cards.write("import pytest\n@pytest.mark.perf(device='cpu')\ndef test_it(perf): perf(int)\n")
     ran = cards.run("-n", "2")
     ran.assert_outcomes(errors=1)
-    ran.stdout.fnmatch_lines(["cpu is not this worker's own device; measure this test with -n 0"])
+    ran.stdout.fnmatch_lines(["cpu is not this worker's device; measure this test with -n 0"])
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_test_on_a_device_that_workers_share_fails_and_says_so(cards):
         (["-n", "2", "--perf-device=model:a10"], "*one device (model:a10) disturb each other; *(-n 0)"),
         (["-n", "2", "--save-baseline"], "--save-baseline measures in fresh processes, *(-n 0)"),
         (["-n", "2", "--against=HEAD"], "--against measures in fresh processes, *(-n 0)"),
-        (["-n", "2", "--dist=each"], "its workers share out the GPUs *(-n 0)"),
+        (["-n", "2", "--dist=each"], "its workers must share the GPUs *(-n 0)"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -184,14 +184,14 @@ def test_what_cannot_be_honest_is_refused(cards, arguments, told):
 
 
 def test_a_single_card_takes_no_workers(cards, monkeypatch):
-    """The variable restricts what is shared out."""
+    """The variable restricts which cards are assigned."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", OTHER)
     ran = cards.run("-n", "2")
     ran.stderr.fnmatch_lines(["ERROR: perfsuite: 2 workers, but 1 GPU is visible, *; use -n 0"])
 
 
 SHARE = (
-    "import os, json, perfsuite.devices.cuda.physical as p; print(json.dumps(p.cards_to_share(os.environ)))"
+    "import os, json, perfsuite.devices.cuda.identity as p; print(json.dumps(p.cards_to_share(os.environ)))"
 )
 
 
@@ -208,7 +208,7 @@ SHARE = (
     ],
 )
 def test_which_cards_are_shared_out(library, tmp_path, visible, order, expected):
-    """By UUID; CUDA's own numbers are handed on where only CUDA knows what they mean."""
+    """By UUID; CUDA's numbers are passed on if only CUDA knows what they mean."""
     (tmp_path / "script.txt").write_text(script(f"card {OTHER}"))
     environment = standin.environment(library, tmp_path / "script.txt") | {"CUDA_DEVICE_ORDER": order}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
