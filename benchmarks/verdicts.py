@@ -21,8 +21,15 @@ from typing import Any
 
 import scipy.stats
 
-from perfsuite.commands.recording import Workload, busy_core, record_pairs, record_sessions
-from perfsuite.commands.trials import Gate, against_rates, stored_rates
+from perfsuite.commands import (
+    Gate,
+    Workload,
+    against_rates,
+    busy_core,
+    record_pairs,
+    record_sessions,
+    stored_rates,
+)
 
 WORKLOAD = Workload(
     Path(__file__).parent / "verdicts_workload",

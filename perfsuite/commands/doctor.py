@@ -1,4 +1,4 @@
-"""Say what can and cannot be measured on this machine, one line each; the lines of `perfsuite doctor`."""
+"""`perfsuite doctor`: list what can and cannot be measured on this machine's GPUs, one line each."""
 
 import os
 import platform
@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 
 from perfsuite.devices.cuda.card import Card
-from perfsuite.devices.cuda.choice import list_uuids
-from perfsuite.devices.cuda.device import torch_told
-from perfsuite.devices.cuda.identity import order_told
+from perfsuite.devices.cuda.device import torch_text
+from perfsuite.devices.cuda.identity import list_uuids, order_text
 from perfsuite.devices.cuda.nvml import Answer, Nvml, load_binding, open_nvml
 from perfsuite.errors import DeviceMissing, RunInvalid
 from perfsuite.units import Unit, show
@@ -17,7 +16,7 @@ _WIDTH = 22
 
 
 def diagnose() -> list[str]:
-    """Return the lines, or say in one why there is no GPU to tell of."""
+    """Return the lines for all GPUs, or raise DeviceMissing with the reason why there is none."""
     try:
         binding, why = load_binding()
         uuids = () if binding is None else list_uuids(binding)
@@ -25,11 +24,12 @@ def diagnose() -> list[str]:
             raise DeviceMissing(f"no GPU can be measured here: {why or 'NVML sees no card'}")
         system = Nvml(binding)
         lines = [
-            f"perfsuite {metadata.version('perfsuite')}, Python {platform.python_version()}, {torch_told()}",
-            f"driver {_word(system, 'nvmlSystemGetDriverVersion')}, "
-            f"NVML {_word(system, 'nvmlSystemGetNVMLVersion')}, "
+            f"perfsuite {metadata.version('pytest-perfsuite')}, Python {platform.python_version()}, "
+            f"{torch_text()}",
+            f"driver {_system_text(system, 'nvmlSystemGetDriverVersion')}, "
+            f"NVML {_system_text(system, 'nvmlSystemGetNVMLVersion')}, "
             f"nvidia-ml-py {metadata.version('nvidia-ml-py')}",
-            order_told(os.environ),
+            order_text(os.environ),
         ]
         for uuid in uuids:
             lines += ["", *_card_lines(uuid, open_nvml((uuid,)))]
@@ -39,10 +39,10 @@ def diagnose() -> list[str]:
 
 
 def _card_lines(uuid: str, nvml: Nvml) -> Iterator[str]:
-    yield f"{_answer(nvml, 'nvmlDeviceGetName')} ({uuid})"
+    yield f"{_device_text(nvml, 'nvmlDeviceGetName')} ({uuid})"
     card = Card(nvml)
-    for label, told in ABILITIES.items():
-        yield f"  {label.ljust(_WIDTH)}{told(nvml, card)}"
+    for label, describe in ABILITIES.items():
+        yield f"  {label.ljust(_WIDTH)}{describe(nvml, card)}"
 
 
 def _utilization(_: Nvml, card: Card) -> str:
@@ -65,8 +65,10 @@ def _activity(nvml: Nvml, _: Card) -> str:
 def _memory(_: Nvml, card: Card) -> str:
     memory = card.memory()
     if memory is None:
-        return "no: this device does not tell it"
-    reserved = "" if memory.reserved is None else f", {show(memory.reserved, Unit.BYTES)} kept by the driver"
+        return "no: this device does not report it"
+    reserved = (
+        "" if memory.reserved is None else f", {show(memory.reserved, Unit.BYTES)} reserved by the driver"
+    )
     return f"yes, {show(memory.free, Unit.BYTES)} of {show(memory.total, Unit.BYTES)} free{reserved}"
 
 
@@ -74,7 +76,7 @@ def _throttling(_: Nvml, card: Card) -> str:
     counted, reasons = card.throttled_seconds(), card.reasons()
     if counted:
         return f"yes, counted by the driver ({', '.join(sorted(counted))})"
-    return "no" if reasons is None else f"yes, seen twice a second (now {reasons:#x})"
+    return "no" if reasons is None else f"yes, polled twice a second (now {reasons:#x})"
 
 
 def _clocks(_: Nvml, card: Card) -> str:
@@ -84,25 +86,27 @@ def _clocks(_: Nvml, card: Card) -> str:
 
 def _power(_: Nvml, card: Card) -> str:
     limit, energy = card.power_limit(), card.energy()
-    told = "limit unknown" if limit is None else f"limit {limit:.0f} W"
-    return f"{told}, energy {'not counted' if energy is None else 'counted'}"
+    limit_text = "limit unknown" if limit is None else f"limit {limit:.0f} W"
+    return f"{limit_text}, energy {'not counted' if energy is None else 'counted'}"
 
 
 def _processes(_: Nvml, card: Card) -> str:
     processes = card.processes()
     if processes is None:
-        return "no: whether the card is shared cannot be seen here"
+        return "no: whether other processes use the card cannot be checked here"
     return f"yes, {len(processes)} on the card now"
 
 
 def _persistence(_: Nvml, card: Card) -> str:
-    on = card.is_persistent()
-    return "unknown" if on is None else "on" if on else "off: the driver may unload, use nvidia-smi -pm 1"
+    is_on = card.is_persistent()
+    if is_on is None:
+        return "unknown"
+    return "on" if is_on else "off: the driver may unload, use nvidia-smi -pm 1"
 
 
 def _slices(_: Nvml, card: Card) -> str:
-    on = card.is_sliced()
-    return "none" if on is None else "on: no utilization of a slice" if on else "off"
+    is_on = card.is_sliced()
+    return "none" if is_on is None else "on: no utilization of a slice" if is_on else "off"
 
 
 ABILITIES: dict[str, Callable[[Nvml, Card], str]] = {
@@ -118,11 +122,11 @@ ABILITIES: dict[str, Callable[[Nvml, Card], str]] = {
 }
 
 
-def _word(nvml: Nvml, function: str) -> str:
+def _system_text(nvml: Nvml, function: str) -> str:
     return _text(nvml.ask_system(function))
 
 
-def _answer(nvml: Nvml, function: str) -> str:
+def _device_text(nvml: Nvml, function: str) -> str:
     return _text(nvml.ask(function))
 
 

@@ -1,26 +1,39 @@
-"""Prove on this machine what the gate can promise: identical code many times, slower code as well."""
+"""Measure what the gate can detect on this machine: record identical and slower code many times."""
 
 import math
+import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfsuite.commands.recording import Workload, differences, figures, record_pairs, record_sessions
+from perfsuite.against.pairs import ComparedReading, compare_versions
+from perfsuite.collect.limits import steadiest_timing
 from perfsuite.commands.trials import Gate, Rates, against_rates, stored_rates
+from perfsuite.devices.open import resolve
 from perfsuite.errors import SessionFailed
+from perfsuite.metrics import METRICS
+from perfsuite.processes.checkout import Checkout
+from perfsuite.processes.fresh import Command, take_session
+from perfsuite.processes.side import SideProcess
+from perfsuite.records import SessionReading
 from perfsuite.statistics import mean
 
+SLOWDOWN = "PERFSUITE_SLOWDOWN"  # a share; the recorded test does that much more work in each step
 SLOWDOWNS = (0.02, 0.05, 0.10)
 LEAST_BUDGET_SECONDS = 300.0
-_LEAST_SESSIONS = 12  # five for a baseline, one to judge, five to confirm, and one to choose from
+_MIN_SESSIONS = 12  # five for a baseline, one to judge, five to confirm, and one to choose from
 _LEAST_PAIRS = 6
-_REAL = 0.05  # the slowdown that is really built in, to see that it is measured as large as it is
+_REAL = 0.05  # the slowdown that is really built in, to check that it is measured as large as it is
 _TRIALS = 2000
 _SHARES = {"sessions": 0.40, "slow sessions": 0.10, "pairs": 0.38, "slow pairs": 0.12}  # of the budget
-
 # One hundred equal units a step, so that a share of slowdown is that many units more.
 _TEST = '''
-"""A training step of a hundred equal units, and as many more as the slowdown asks for."""
+"""A training step of a hundred equal units, plus as many more as the slowdown requires."""
 import os
 import torch
 
@@ -45,14 +58,120 @@ def test_step(perf):
 '''
 
 
+@dataclass(frozen=True)
+class Workload:
+    """The test that is recorded, and how pytest runs it."""
+
+    folder: Path
+    test: str
+    arguments: tuple[str, ...] = field(default=())
+
+    @property
+    def command(self) -> Command:
+        """Return the command that measures the test."""
+        return Command((*self.arguments, self.test), self.folder)
+
+
+class Span:
+    """A time budget: nothing is started that would not end within it."""
+
+    def __init__(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._ends = now() + seconds
+        self._longest = 0.0
+        self._last: float | None = None
+
+    def has_room(self) -> bool:
+        """Return whether one more measurement, as long as the longest so far, fits; the first always does."""
+        now = self._now()
+        if self._last is not None:
+            self._longest = max(self._longest, now - self._last)
+        is_first, self._last = self._last is None, now
+        return is_first or now + self._longest <= self._ends
+
+
+def record_sessions(workload: Workload, seconds: float, slowdown: float = 0.0) -> list[SessionReading]:
+    """Measure in fresh processes, one after the other, until the time is used up."""
+    recorded: list[SessionReading] = []
+    span = Span(seconds)
+    with _slower(slowdown):
+        while span.has_room():
+            session = take_session(workload.command, [workload.test])
+            if session.errors:
+                raise SessionFailed(f"the recorded test failed: {next(iter(session.errors.values()))}")
+            recorded += [reading for readings in session.readings.values() for reading in readings.values()]
+    return recorded
+
+
+def record_pairs(
+    workload: Workload, seconds: float, slowdown: float = 0.0, pair_seconds: float = 7.5
+) -> list[ComparedReading]:
+    """Compare the test with itself or a slower version, pair by pair, until the time is used up."""
+    recorded: list[ComparedReading] = []
+    span = Span(seconds)
+    with tempfile.TemporaryDirectory(prefix="perfsuite-recording-") as name:
+        checkout = Checkout(Path(name).resolve(), workload.folder, workload.folder, "")
+
+        def open_side(is_ref: bool) -> SideProcess:
+            with _slower(0.0 if is_ref else slowdown):
+                side = "the old side" if is_ref else "the new side"
+                return SideProcess(side, workload.command, checkout, is_ref=False)
+
+        while span.has_room():
+            findings = compare_versions(
+                open_side, [workload.test], pairs=1, seconds=pair_seconds, ref="the old side"
+            )
+            if findings.failed or findings.not_compared:
+                why = next(iter({**findings.failed, **findings.not_compared}.values()))
+                raise SessionFailed(f"the recorded test could not be compared: {why}")
+            recorded += [reading for readings in findings.readings.values() for reading in readings.values()]
+    return recorded
+
+
+def differences(recorded: Sequence[ComparedReading]) -> list[float]:
+    """Return one logarithm of new over old for each recorded pair."""
+    return [reading.differences[0] for reading in recorded if reading.differences]
+
+
+def figures(recorded: Sequence[SessionReading]) -> list[Mapping[str, float]]:
+    """Return the figures of every valid session."""
+    return [reading.values for reading in recorded if not reading.invalid]
+
+
+@contextmanager
+def busy_core() -> Iterator[None]:
+    """Keep one core busy while something else is measured."""
+    burner = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        burner.kill()
+        burner.wait()
+
+
+@contextmanager
+def _slower(slowdown: float) -> Iterator[None]:
+    """Set the slowdown for processes that are started inside."""
+    previous = os.environ.get(SLOWDOWN)
+    os.environ[SLOWDOWN] = str(slowdown)
+    try:
+        yield
+    finally:
+        if previous is None:
+            del os.environ[SLOWDOWN]
+        else:
+            os.environ[SLOWDOWN] = previous
+
+
 def self_test(budget_seconds: float, device: str, say: Callable[[str], None]) -> str:
-    """Record within the budget, play the gate on what was recorded, and return what it can promise."""
+    """Record within the budget, run the gate on the recorded readings, and return the rates as text."""
     if budget_seconds < LEAST_BUDGET_SECONDS:
         raise SessionFailed(
-            f"a self-test needs at least {LEAST_BUDGET_SECONDS / 60:.0f} minutes to say anything, "
+            f"a self-test needs at least {LEAST_BUDGET_SECONDS / 60:.0f} minutes, "
             f"got {budget_seconds:.0f} s; give it more with --budget"
         )
-    if device.startswith("model:"):
+    kind, _ = resolve(device)
+    if kind is not None and kind.is_modelled:
         raise SessionFailed(f"{device} predicts its times, which have no noise to test; choose cpu or cuda")
     with tempfile.TemporaryDirectory(prefix="perfsuite-self-test-") as name:
         folder = Path(name).resolve()
@@ -68,12 +187,12 @@ def self_test(budget_seconds: float, device: str, say: Callable[[str], None]) ->
         slow = figures(record_sessions(workload, spans["slow sessions"], _REAL))
         say("identical code against itself, in turns")
         pairs = differences(record_pairs(workload, spans["pairs"]))
-        say("really slower code against its old self, in turns")
+        say("really slower code against the original, in turns")
         slow_pairs = differences(record_pairs(workload, spans["slow pairs"], _REAL))
-    if len(sessions) < _LEAST_SESSIONS or len(pairs) < _LEAST_PAIRS:
+    if len(sessions) < _MIN_SESSIONS or len(pairs) < _LEAST_PAIRS:
         raise SessionFailed(
             f"only {len(sessions)} sessions and {len(pairs)} pairs fitted into "
-            f"{budget_seconds / 60:.0f} minutes, {_LEAST_SESSIONS} and {_LEAST_PAIRS} are needed; "
+            f"{budget_seconds / 60:.0f} minutes, {_MIN_SESSIONS} and {_LEAST_PAIRS} are needed; "
             "give it more with --budget"
         )
     return render(sessions, slow, pairs, slow_pairs)
@@ -85,7 +204,7 @@ def render(
     pairs: Sequence[float],
     slow_pairs: Sequence[float],
 ) -> str:
-    """Return the table of rates and what they are made of."""
+    """Return the table of rates and how they were determined."""
     gate = Gate()
     rows = [
         ("stored baseline", [stored_rates(sessions, s, _TRIALS, gate) for s in (0.0, *SLOWDOWNS)]),
@@ -96,14 +215,14 @@ def render(
     for name, rates in rows:
         cells = [*(f"{100 * rate.failed:.1f} %" for rate in rates), _undecided(rates)]
         lines.append(f"{name:16}  {'  '.join(cell.rjust(12) for cell in cells)}")
-    told = [
+    notes = [
         f"{_TRIALS} trials each, drawn from {len(sessions)} sessions and {len(pairs)} pairs of identical "
         "code; a slowdown is the recorded time made longer.",
         f"Really slower code ({100 * _REAL:.0f} %) measured {_measured(sessions, slow)} in {len(slow)} "
         f"sessions and {_percent(mean(slow_pairs))} in {len(slow_pairs)} pairs.",
         _promise(rows[0][1], rows[1][1]),
     ]
-    return "\n".join([*lines, *told])
+    return "\n".join([*lines, *notes])
 
 
 def _undecided(rates: Sequence[Rates]) -> str:
@@ -111,14 +230,14 @@ def _undecided(rates: Sequence[Rates]) -> str:
 
 
 def _measured(sessions: Sequence[Mapping[str, float]], slow: Sequence[Mapping[str, float]]) -> str:
-    """Return the real slowdown as the steadiest clock saw it."""
-    names = [name for name in sessions[0] if name == "step_time" or name.startswith("step_in_")]
+    """Return the real slowdown in the timing that the gate would judge by."""
+    columns = {name: [session[name] for session in sessions if name in session] for name in sessions[0]}
+    timing = steadiest_timing({name: values for name, values in columns.items() if METRICS[name].is_timing})
 
-    def logs(part: Sequence[Mapping[str, float]], name: str) -> list[float]:
-        return [math.log(one[name]) for one in part]
+    def centre(group: Sequence[Mapping[str, float]]) -> float:
+        return mean([math.log(session[timing]) for session in group])
 
-    best = min(names, key=lambda n: max(logs(sessions, n)) - min(logs(sessions, n)))
-    return _percent(mean(logs(slow, best)) - mean(logs(sessions, best)))
+    return _percent(centre(slow) - centre(sessions))
 
 
 def _percent(effect: float) -> str:
@@ -126,11 +245,11 @@ def _percent(effect: float) -> str:
 
 
 def _promise(stored: Sequence[Rates], against: Sequence[Rates]) -> str:
-    """Say the smallest tried slowdown that each way finds nine times out of ten."""
+    """Return the smallest tried slowdown that each gate finds nine times out of ten."""
 
     def least(rates: Sequence[Rates]) -> str:
-        found = [s for s, rate in zip(SLOWDOWNS, rates[1:], strict=True) if rate.failed >= 0.9]
-        return f"{100 * found[0]:.0f} %" if found else f"nothing up to {100 * SLOWDOWNS[-1]:.0f} %"
+        detected = [s for s, rate in zip(SLOWDOWNS, rates[1:], strict=True) if rate.failed >= 0.9]
+        return f"{100 * detected[0]:.0f} %" if detected else f"nothing up to {100 * SLOWDOWNS[-1]:.0f} %"
 
     return (
         f"This machine can promise to find: with a stored baseline {least(stored)}, "

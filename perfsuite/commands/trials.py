@@ -1,6 +1,6 @@
-"""Play a gate many times on recorded readings of identical code: how often would it cry wolf, how often find?
+"""Run a gate many times on recorded readings of identical code, to find its rate of false alarms and misses.
 
-Pure. A slowdown is injected by making every recorded time that much longer; its noise stays the recorded one.
+Pure. A slowdown is simulated by making every recorded time that much longer; the recorded noise is kept.
 """
 
 import math
@@ -8,19 +8,30 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfsuite.against.against import LEAST, MISSED
-from perfsuite.against.decide import Call, decide, difference
-from perfsuite.collect.limits import SecondStage, timing_limits
-from perfsuite.metrics import METRICS
-from perfsuite.noise import NOISIEST, confirm
-from perfsuite.records import Settings
+from perfsuite.against.decide import LEAST, MISSED, Call, decide, difference
+from perfsuite.collect.limits import SecondStage, expect, is_too_noisy
+from perfsuite.judge.second_stage import settle
+from perfsuite.judge.verdicts import judge
+from perfsuite.metrics import METRICS, Kind
+from perfsuite.records import (
+    Baseline,
+    Match,
+    Reading,
+    Result,
+    Session,
+    SessionReading,
+    Settings,
+    StoredReading,
+)
 
 Figures = Mapping[str, float]  # metric → figure of one session
+_TEST = "recorded"
+_STEP: Kind = "step"
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Shares of trials: failed, undecided (inconclusive or refused), and how many there were."""
+    """The shares of trials that failed or were undecided (inconclusive or refused), and their number."""
 
     failed: float
     undecided: float
@@ -29,7 +40,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Gate:
-    """The numbers a gate is run with."""
+    """The parameters of a gate."""
 
     sessions: int = 5
     confirm: int = 5
@@ -46,38 +57,39 @@ def stored_rates(
     new: Sequence[Figures] | None = None,
     seed: int = 0,
 ) -> Rates:
-    """Save a baseline from some sessions and judge others, again and again.
+    """Repeatedly make a baseline from some sessions and judge others.
 
-    `new` are sessions of the code under test where they were recorded under other conditions.
+    `new` are sessions of the code under test, if they were recorded under other conditions.
     """
     chance = random.Random(seed)
-    later = gate.confirm + 1
-    least = gate.sessions + (later if new is None else 0)
-    if len(sessions) < least or (new is not None and len(new) < later):
-        raise ValueError(f"{least} sessions are needed, there are {len(sessions)}")
+    judged = gate.confirm + 1
+    needed = gate.sessions + (judged if new is None else 0)
+    if len(sessions) < needed or (new is not None and len(new) < judged):
+        raise ValueError(f"{needed} sessions are needed, there are {len(sessions)}")
     calls = []
     for _ in range(trials):
-        drawn = chance.sample(sessions, least)
-        tested = drawn[gate.sessions :] if new is None else chance.sample(new, later)
-        slower = [_slowed(one, slowdown) for one in tested]
+        drawn = chance.sample(sessions, needed)
+        tested = drawn[gate.sessions :] if new is None else chance.sample(new, judged)
+        slower = [_slowed(figures, slowdown) for figures in tested]
         calls.append(stored_call(drawn[: gate.sessions], slower[0], slower[1:], gate))
     return _rates(calls)
 
 
 def stored_call(base: Sequence[Figures], first: Figures, fresh: Sequence[Figures], gate: Gate) -> Call:
-    """Judge one step's first reading against a baseline, and its fresh readings if that is suspicious."""
-    columns = {name: [one[name] for one in base] for name in base[0] if all(name in one for one in base)}
+    """Let the real gate judge a step's first reading, and its fresh readings if that one is suspicious."""
+    names = [name for name in base[0] if all(name in figures for figures in base)]
+    columns = {name: [figures[name] for figures in base] for name in names}
+    baseline = Baseline(Match.EXACT, readings={_STEP: StoredReading(sessions=columns)})
     second = SecondStage(gate.confirm, gate.family_error)
-    limits = timing_limits(columns, Settings(), second)
-    limit = next(one for one in limits if "step" in one.metric.gated_kinds)
-    metric, spread = limit.metric, limit.spread
-    if spread is None or limit.visible is None or limit.visible > NOISIEST:
-        return Call.INCONCLUSIVE  # refused as too noisy
-    if not metric.is_better(limit.bound, first[metric.name]):
-        return Call.OK
-    found = confirm(spread, [metric.cost(one[metric.name]) for one in fresh], gate.family_error)
-    is_real = found.p <= gate.family_error and found.effect > math.log1p(limit.tolerance or 0.0)
-    return Call.REGRESSION if is_real else Call.OK
+    expectation = expect((), Settings(), baseline, {}, second)
+    limits = [limit for limit in expectation.by_reading[_STEP] if _STEP in limit.metric.gated_kinds]
+    if any(map(is_too_noisy, limits)):
+        return Call.INCONCLUSIVE  # --save-baseline would not have stored it
+    reading = Reading(_STEP, _STEP, "recorded", 1, 0, 1, 0.0, (), figures=first)
+    result = Result(_TEST, expectation, (reading,), judge(reading, limits))
+    sessions = [Session({_TEST: {_STEP: SessionReading(figures)}}) for figures in fresh]
+    (settled,) = settle([result], sessions, gated=1, family_error=gate.family_error)
+    return Call.REGRESSION if settled.is_failed else Call.OK
 
 
 def against_rates(
@@ -88,22 +100,22 @@ def against_rates(
     *,
     seed: int = 0,
 ) -> Rates:
-    """Compare two versions again and again, each time in pairs drawn from the recorded ones.
+    """Repeatedly compare two versions, each time in pairs drawn from the recorded ones.
 
     Which of two identical sides is called new is arbitrary, so every difference counts with both signs.
     """
     chance = random.Random(seed)
-    both = [*differences, *(-one for one in differences)]
+    both_signs = [*differences, *(-log for log in differences)]
     calls = []
     for _ in range(trials):
-        logs = [one + math.log1p(slowdown) for one in chance.choices(both, k=gate.pairs)]
-        found = difference(logs, gate.family_error)
-        calls.append(decide(found, found.p, level=gate.family_error, least=LEAST, missed=MISSED))
+        logs = [log + math.log1p(slowdown) for log in chance.choices(both_signs, k=gate.pairs)]
+        drawn = difference(logs, gate.family_error)
+        calls.append(decide(drawn, drawn.p, level=gate.family_error, least=LEAST, missed=MISSED))
     return _rates(calls)
 
 
 def _slowed(figures: Figures, slowdown: float) -> dict[str, float]:
-    """Return a session's figures as slower code would have given them."""
+    """Return a session's figures as slower code would have produced them."""
     return {
         name: METRICS[name].cost(METRICS[name].cost(value) * (1 + slowdown))
         for name, value in figures.items()

@@ -55,7 +55,7 @@ def test_a_machine_without_the_library_is_told_in_one_line():
     ],
 )
 def test_a_library_without_a_usable_driver_is_told_in_one_line(on, text, told):
-    """Each fate has its own words."""
+    """Each failure has its message."""
     code, (line,) = on(text)
     assert 1 == code
     assert told in line
@@ -73,7 +73,7 @@ def test_a_card_and_all_that_can_be_measured_on_it(on):
     assert {
         "utilization": "yes, from the driver's samples (120 in its buffer)",
         "SM, tensor, DRAM": "yes (GPM)",
-        "memory": "yes, 18.6 GiB of 22.4 GiB free, 477 MiB kept by the driver",
+        "memory": "yes, 18.6 GiB of 22.4 GiB free, 477 MiB reserved by the driver",
         "throttling": "yes, counted by the driver (power_brake, power_cap, thermal)",
         "clocks": "yes, SM at 1695 MHz of 1695 MHz",
         "power": "limit 150 W, energy counted",
@@ -84,13 +84,13 @@ def test_a_card_and_all_that_can_be_measured_on_it(on):
 
 
 def test_an_idle_card_is_no_card_without_samples(on):
-    """An empty buffer is told as what it is."""
+    """An empty buffer is reported as such."""
     _, lines = on(script("at 0 utilization 0"))
     assert "yes, 0 % now (its sample buffer is empty, as on an idle card)" == lines[5][24:]
 
 
 def test_a_card_that_tells_nothing_says_no_everywhere(on):
-    """Every ability has its no."""
+    """Every ability can be reported as missing."""
     functions = """nvmlDeviceGetSamples nvmlDeviceGetUtilizationRates nvmlGpmQueryDeviceSupport
         nvmlDeviceGetMemoryInfo nvmlDeviceGetMemoryInfo_v2 nvmlDeviceGetFieldValues nvmlDeviceGetClockInfo
         nvmlDeviceGetCurrentClocksEventReasons nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetMigMode

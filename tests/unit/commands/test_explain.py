@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.__main__ import main
-from perfsuite.commands import manual
-from perfsuite.diagnose import diagnosis as diagnose
+from perfsuite.commands import parser
+from perfsuite.commands.parser import main
+from perfsuite.diagnose import diagnosis
 from perfsuite.errors import PerfsuiteError
 
 ROOT = Path(__file__).parents[3]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 def causes():
     """Return the names that rules give their causes."""
-    folder = Path(diagnose.__file__).parent
+    folder = Path(diagnosis.__file__).parent
     found = [re.findall(r'Cause\(\s*"([a-z-]+)"', path.read_text()) for path in folder.glob("*.py")]
     return sorted({name for names in found for name in names})
 
@@ -26,19 +26,19 @@ def causes():
 @pytest.mark.parametrize("cause", causes())
 def test_every_cause_has_a_section(cause):
     """The one a message points to."""
-    assert manual.explain(cause).startswith(f"### {cause}\n")
+    assert parser.explain(cause).startswith(f"### {cause}\n")
 
 
-@pytest.mark.parametrize("topic", manual._ELSEWHERE)
+@pytest.mark.parametrize("topic", parser._ELSEWHERE)
 def test_topics_of_other_documents_are_found(topic):
     """By the title of their section."""
-    assert len(manual.explain(topic).splitlines()) > 3
+    assert len(parser.explain(topic).splitlines()) > 3
 
 
 def test_an_unknown_topic_is_refused_with_the_known_ones(capsys):
     """And the command says so without a traceback."""
     with pytest.raises(PerfsuiteError, match="nothing about 'slow'; known: data-bound"):
-        manual.explain("slow")
+        parser.explain("slow")
     assert 1 == main(["explain", "slow"])
     assert "known: data-bound" in capsys.readouterr().err
 
@@ -47,7 +47,7 @@ def test_a_wheel_carries_the_documents():
     """All that the command reads."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
     carried = build["targets"]["wheel"]["force-include"]
-    for name in {"diagnosis.md", *(name for name, _ in manual._ELSEWHERE.values())}:
+    for name in {"diagnosis.md", *(name for name, _ in parser._ELSEWHERE.values())}:
         assert f"perfsuite/documents/{name}" == carried[f"docs/{name}"]
 
 

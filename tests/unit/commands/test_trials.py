@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from perfsuite.commands.recording import Span
-from perfsuite.commands.selftest import render, self_test
+from perfsuite.commands.selftest import Span, render, self_test
 from perfsuite.commands.trials import Gate, against_rates, stored_rates
 from perfsuite.errors import SessionFailed
 from perfsuite.judge.verdicts import is_suspicion
