@@ -12,11 +12,10 @@ import torch
 
 from benchmarks.interleaved import Row, Work, at_least, at_most, compare
 from social_xlstm.config import DataConfig, LoaderConfig, SplitConfig
-from social_xlstm.data.collate import Batch, collate_detectors
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.prepare import prepare
 from social_xlstm.data.sets import TrafficSet
-from social_xlstm.data.windows import Windows
+from social_xlstm.data.windows import Batch, Windows, collate_detectors
 from social_xlstm.train.transfer import move_to_device
 
 DETECTORS, FEATURES, BATCH = 325, 3, 64

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from social_xlstm.config import ModelConfig, OptimizerConfig, PoolingConfig, XLSTMConfig
-from social_xlstm.data.collate import Batch
+from social_xlstm.data.windows import Batch
 from social_xlstm.model.social_xlstm import SocialXLSTM
-from social_xlstm.train.optimizers import build_optimizer
 from social_xlstm.train.precision import Precision
-from social_xlstm.train.step import Recipe, Sums, train_step
+from social_xlstm.train.step import Recipe, Sums, build_optimizer, train_step
 
 Step = Callable[[], Any]
 STEPS, PREDICTED, FEATURES = 12, 3, 3

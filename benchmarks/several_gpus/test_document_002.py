@@ -9,12 +9,11 @@ from torch.utils.data import DataLoader
 
 from social_xlstm.config import OptimizerConfig, PoolingConfig
 from social_xlstm.config_file import load
-from social_xlstm.data.collate import Batch
+from social_xlstm.data.windows import Batch
 from social_xlstm.model.social_xlstm import SocialXLSTM
 from social_xlstm.train.distributed import World, wrap
-from social_xlstm.train.optimizers import build_optimizer
 from social_xlstm.train.precision import Precision
-from social_xlstm.train.step import Recipe, Sums, train_step
+from social_xlstm.train.step import Recipe, Sums, build_optimizer, train_step
 
 ADVISED = Path(__file__).parents[2] / "tests" / "perf" / "documents" / "002-after.yaml"
 DETECTORS, FEATURES = 16, 3

@@ -10,11 +10,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from social_xlstm import config_file, config_rules, config_schema
-from social_xlstm.config import Config, LoaderConfig
+from social_xlstm import config_file
+from social_xlstm.config import RULES, Config, LoaderConfig, value_at
 from social_xlstm.errors import InputError
 
-KEYS = sorted(config_schema.keys(Config))
+KEYS = sorted(config_file.known_keys(Config))
 
 
 def problems(text: str, *overrides: str) -> str:
@@ -175,10 +175,10 @@ def test_files_that_cannot_be_read_are_refused(content: bytes | str | None, tmp_
 def test_every_number_has_a_range() -> None:
     """No number or text field is left without a rule, so that a new key cannot be forgotten."""
     free = {"data.normalize", "model.xlstm.slstm_at"}
-    hints = {key: type(config_rules.value_at(Config(), key)) for key in KEYS}
+    hints = {key: type(value_at(Config(), key)) for key in KEYS}
     numbers = {key for key, kind in hints.items() if kind in (int, float)}
-    assert set() == numbers - set(config_rules.RULES) - free
-    assert set() == set(config_rules.RULES) - set(KEYS)
+    assert set() == numbers - set(RULES) - free
+    assert set() == set(RULES) - set(KEYS)
 
 
 def test_differences_name_both_values() -> None:

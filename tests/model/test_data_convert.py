@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from social_xlstm.data import hdf5
-from social_xlstm.data.convert import ConvertOptions, convert_file, read_foreign
-from social_xlstm.data.locations import read_locations
+from social_xlstm.data.convert import ConvertOptions, convert_file, read_foreign, read_locations
 from social_xlstm.errors import InputError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -201,7 +200,7 @@ def test_columns_follow_the_frame_and_not_the_block(tmp_path: Path) -> None:
         ({"axis1": None}, "axis1 is missing"),
         ({"block0_values": None}, "block0_values is missing"),
         ({"block1_values": np.zeros(3)}, "columns of several types"),
-        ({"block0_values": np.zeros((3, 3))}, "shape .3, 3., but the axes ask for .4, 3."),
+        ({"block0_values": np.zeros((3, 3))}, "shape .3, 3., but the axes require .4, 3."),
         ({"block0_values": np.array([[b"a"] * 3] * 4)}, "not numbers"),
         ({"axis0": np.array([1.5, 2.5, 3.5])}, "neither fixed-length texts nor whole numbers"),
         ({"axis1": np.arange(4.0)}, "not int64 times"),

@@ -12,12 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from social_xlstm.data import hdf5, hdf5_guard, hdf5_trial, shards
-from social_xlstm.data.convert import ConvertOptions, read_foreign
-from social_xlstm.data.locations import read_locations
-from social_xlstm.data.sets import TrafficSet
+from social_xlstm.data import hdf5, hdf5_guard, shards
+from social_xlstm.data.convert import ConvertOptions, read_foreign, read_locations
+from social_xlstm.data.sets import TrafficSet, format_timestamps
 from social_xlstm.data.synthetic import SyntheticOptions, generate
-from social_xlstm.data.timestamps import format_timestamps
 from social_xlstm.errors import InputError
 
 fuzz = functools.partial(
@@ -64,7 +62,7 @@ def _read_or_refuse(path: Path) -> TrafficSet | None:
 def test_random_bytes(tmp_path: Path, content: bytes) -> None:
     """Random bytes are refused by every reader."""
     path = tmp_path / "random.h5"
-    for prefix in (b"", hdf5_trial.SIGNATURE):
+    for prefix in (b"", hdf5_guard.SIGNATURE):
         path.write_bytes(prefix + content)
         with pytest.raises(InputError):
             hdf5.read(path)
@@ -183,7 +181,7 @@ def test_a_file_that_hangs_the_library_is_refused(
     struct.pack_into("<Q", content, place + 8, 0)
     path = tmp_path / "endless.h5"
     path.write_bytes(content)
-    monkeypatch.setattr(hdf5_guard, "try_reading", functools.partial(hdf5_trial.try_reading, seconds=1.5))
+    monkeypatch.setattr(hdf5_guard, "try_reading", functools.partial(hdf5_guard.try_reading, seconds=1.5))
     with pytest.raises(InputError, match="does not end within 2 s"):
         hdf5.read(path)
 
@@ -194,7 +192,7 @@ def test_a_file_that_kills_the_library_is_refused(
     """Where reading ends the process, only the trial's process ends."""
     reader = tmp_path / "reader.py"
     reader.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    monkeypatch.setattr(hdf5_trial, "_READER", reader)
+    monkeypatch.setattr(hdf5_guard, "_READER", reader)
     path = tmp_path / "deadly.h5"
     path.write_bytes(old)
     with pytest.raises(InputError, match="ends the process with SIGSEGV"):
@@ -204,7 +202,7 @@ def test_a_file_that_kills_the_library_is_refused(
 @pytest.mark.slow
 def test_flipped_bytes_in_the_old_format(tmp_path: Path, old: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files without checksums, too, are refused or read as a valid set, even if the library crashes."""
-    monkeypatch.setattr(hdf5_guard, "try_reading", functools.partial(hdf5_trial.try_reading, seconds=3.0))
+    monkeypatch.setattr(hdf5_guard, "try_reading", functools.partial(hdf5_guard.try_reading, seconds=3.0))
     rng = random.Random(0)
     path = tmp_path / "old.h5"
     for _ in range(40):

@@ -13,11 +13,10 @@ from torch.utils.data import get_worker_info
 from social_xlstm.config import DataConfig, LoaderConfig
 from social_xlstm.data import loader as loader_module
 from social_xlstm.data import series as series_module
-from social_xlstm.data.collate import Batch, DetectorBatch
 from social_xlstm.data.loader import Loader, LoaderState, build_loader
 from social_xlstm.data.prepare import Prepared, prepare
 from social_xlstm.data.synthetic import SyntheticOptions, generate
-from social_xlstm.data.windows import Windows
+from social_xlstm.data.windows import Batch, DetectorBatch, Windows
 from social_xlstm.errors import InputError
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from social_xlstm.data.order import EpochOrder
+from social_xlstm.data.loader import EpochOrder
 from social_xlstm.errors import InputError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from social_xlstm.data.locations import read_locations
+from social_xlstm.data.convert import read_locations
 from social_xlstm.data.positions import haversine_metres, nearest_metres, neighbour_counts, project
 from social_xlstm.errors import InputError
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from social_xlstm.config import DataConfig, SplitConfig
 from social_xlstm.data import hdf5
-from social_xlstm.data.fill import fill, training_means
 from social_xlstm.data.hdf5 import TrafficSet
-from social_xlstm.data.parts import split_bounds
+from social_xlstm.data.parts import fill, split_bounds, training_means
 from social_xlstm.data.positions import project
 from social_xlstm.data.prepare import Prepared, prepare
 from social_xlstm.data.scaler import Scaler

@@ -16,13 +16,12 @@ from torch.utils.data import DataLoader, default_collate
 
 from social_xlstm.config import DataConfig, LoaderConfig, SplitConfig
 from social_xlstm.data import series as series_module
-from social_xlstm.data.collate import Batch, collate, collate_detectors
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.prepare import prepare
 from social_xlstm.data.series import Series
 from social_xlstm.data.sets import TrafficSet
 from social_xlstm.data.synthetic import SyntheticOptions, generate
-from social_xlstm.data.windows import Windows
+from social_xlstm.data.windows import Batch, Windows, collate, collate_detectors
 from social_xlstm.errors import InputError
 
 

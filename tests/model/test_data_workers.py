@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from social_xlstm.config import DataConfig
-from social_xlstm.data import workers
-from social_xlstm.data.order import EpochOrder
+from social_xlstm.data import loader, workers
+from social_xlstm.data.loader import EpochOrder
 from social_xlstm.data.prepare import Prepared, prepare
 from social_xlstm.data.synthetic import SyntheticOptions, generate
 from social_xlstm.errors import InputError
@@ -91,9 +91,9 @@ def test_auto_decides_by_rule_or_by_measurement(
     chosen: int,
 ) -> None:
     """With a known step time loading is measured; without, it is estimated from the bytes of a batch."""
-    monkeypatch.setattr(workers, "measure_loader_seconds", lambda *_: measured)
+    monkeypatch.setattr(loader, "measure_loader_seconds", lambda *_: measured)
     order = EpochOrder(len(prepared.train), batch_size, True, 0, True)
-    assert chosen == workers.auto_num_workers(
+    assert chosen == loader.auto_num_workers(
         prepared.train,
         order,
         "centralized",

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from social_xlstm import config_file
-from social_xlstm.data.order import EpochOrder
+from social_xlstm.data.loader import EpochOrder
 from social_xlstm.errors import InputError
 
 SCRIPT = '''

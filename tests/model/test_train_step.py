@@ -15,13 +15,13 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from social_xlstm.config import OptimizerConfig
-from social_xlstm.train.optimizers import build_optimizer
 from social_xlstm.train.precision import Precision
 from social_xlstm.train.step import (
     Recipe,
     Sums,
     apply_gradients,
     backward,
+    build_optimizer,
     drop_gradients,
     masked_mse,
     train_step,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from social_xlstm.config import OptimizerConfig
-from social_xlstm.train.schedule import learning_rate
+from social_xlstm.train.step import learning_rate
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def _add_evaluate(parser: argparse.ArgumentParser) -> None:
 
 
 def overrides(arguments: argparse.Namespace) -> list[str]:
-    """Give the changes to the configuration, with --data as one of them."""
+    """Return the changes to the configuration, with --data as one of them."""
     if arguments.data is None:
         return list(arguments.overrides)
     # Quoted for YAML, where `a: b` or `[x]` would be something else than a path.

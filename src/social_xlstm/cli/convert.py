@@ -6,7 +6,7 @@ from social_xlstm.data.convert import ConvertOptions, convert_file
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read the foreign file, write ours, and say what was found."""
+    """Read the foreign file, write ours, and print what was found."""
     names = ("locations", "start", "frequency", "timestamps_column", "group", "feature", "unit")
     options = ConvertOptions(
         **{name: getattr(arguments, name) for name in names}, zeros_are_missing=arguments.zeros_are_missing

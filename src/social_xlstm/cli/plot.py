@@ -82,7 +82,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def detector_errors(forecast: Forecast) -> np.ndarray:
-    """Give each detector's mean absolute error of the first feature; NaN where nothing was observed."""
+    """Return each detector's mean absolute error of the first feature; NaN where nothing was observed."""
     mask = forecast.observed[..., 0]
     error = np.where(mask, np.abs(forecast.predicted - forecast.actual)[..., 0], 0.0)
     counts = mask.sum(axis=(0, 1))

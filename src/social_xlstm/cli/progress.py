@@ -17,7 +17,7 @@ _LINE_EVERY_SECONDS = 20.0
 
 
 def build_progress(kind: str, speed: Speedometer) -> Callback:
-    """Choose by the wish, or by whether somebody watches."""
+    """Choose by the option, or by whether the output is a terminal."""
     if kind == "auto":
         kind = "bar" if sys.stderr.isatty() else "lines"
     return {"bar": Bar, "lines": Lines, "off": Silent}[kind](speed)
@@ -53,7 +53,7 @@ class Lines(Silent):
         self._last_line = self._began
 
     def on_log(self, state: FitState, loss: float) -> None:
-        """Show the loss, but not more often than anyone reads."""
+        """Show the loss, but not too often."""
         now = self._clock()  # clock
         if now - self._last_line >= _LINE_EVERY_SECONDS:
             self._last_line = now
@@ -76,7 +76,7 @@ class Bar(Silent):
         self._loss: float | None = None
 
     def on_fit_start(self, state: FitState, batches_per_epoch: int, max_epochs: int) -> None:
-        """Open the bar at the position a checkpoint brought."""
+        """Open the bar at the checkpoint's position."""
         self._max_epochs = max_epochs
         done = state.epoch * batches_per_epoch + state.groups_done * state.accumulate
         self._bar = tqdm(
@@ -103,7 +103,7 @@ class Bar(Silent):
         self._write(epoch_line(row, self._max_epochs))
 
     def on_fit_end(self, state: FitState) -> None:  # noqa: ARG002 - the hook's signature
-        """Take the bar away."""
+        """Remove the bar."""
         self._bar.close()
 
     def _write(self, text: str) -> None:
@@ -111,7 +111,7 @@ class Bar(Silent):
 
 
 def pace(speed: Speedometer) -> str:
-    """Say how fast, and how much of the time was waiting for data."""
+    """Describe the speed and the share of time spent waiting for data."""
     return _pace(speed.samples_per_s, speed.data_wait_share)
 
 
@@ -122,7 +122,7 @@ def _pace(samples_per_s: float | None, wait: float | None) -> str:
 
 
 def epoch_line(row: dict[str, Any], max_epochs: int) -> str:
-    """Put an epoch's row into one line."""
+    """Format an epoch's row as one line."""
     parts = [f"epoch {row['epoch']}/{max_epochs}: train loss {_loss(row['train_loss'])}"]
     if "val_loss" in row:
         parts.append(f"val loss {_loss(row['val_loss'])}")

@@ -24,7 +24,7 @@ class Measured:
     copy_last: Metrics
 
     def nested(self) -> dict[str, Any]:
-        """Give both in a shape for JSON."""
+        """Return both as plain data for JSON."""
         return {"part": self.part, "model": self.model.nested(), "copy_last": self.copy_last.nested()}
 
 
@@ -50,7 +50,7 @@ def write_report(
 
 
 def minutes_per_step(assembly: Assembly) -> float | None:
-    """Give the minutes between two steps, where the data has a rhythm."""
+    """Return the minutes between two steps, where the data has a rhythm."""
     seconds = assembly.prepared.train.step_seconds
     return None if seconds is None else seconds / 60
 

@@ -22,7 +22,7 @@ class EpochTable(Callback):
         self._path = path
 
     def on_fit_start(self, state: FitState, batches_per_epoch: int, max_epochs: int) -> None:  # noqa: ARG002
-        """Write the rows a checkpoint brought along; rows after it are of no run any more."""
+        """Write the rows of the checkpoint; later rows belong to no run any more."""
         write_rows(self._path, state.history)
 
     def on_epoch_end(self, state: FitState, row: dict[str, Any]) -> None:  # noqa: ARG002 - the hook's signature
@@ -49,7 +49,7 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Name the versions a result belongs to."""
+    """Return the versions a result belongs to."""
     return {"python": sys.version.split()[0], "torch": torch.__version__}
 
 

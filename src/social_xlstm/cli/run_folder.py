@@ -1,15 +1,20 @@
-"""A run's folder: what lies in it, how it is named, and whether configuration and data still fit it."""
+"""A run's folder: its files, its name, which one a restart continues, and whether data still fit it."""
 
+import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from social_xlstm import config_file
 from social_xlstm.config import Config
 from social_xlstm.data.prepare import Prepared
 from social_xlstm.errors import InputError
 from social_xlstm.train.checkpoint import Checkpoint
+from social_xlstm.train.distributed import World
 
 CONFIG, LAST, BEST = "config.yaml", "last.pt", "best.pt"
 EPOCHS, RESULTS, PLOT = "epochs.csv", "results.json", "forecast.png"
@@ -21,6 +26,7 @@ CHANGEABLE = re.compile(
     r"|data\.(path|storage|cache_dir|loader\.(?!batch_size|drop_last).*)"
     r"|experiment\.(name|output_dir)"
 )
+LAUNCHERS = "torchrun.txt"  # in a run's folder: who launched its processes, a line for each machine
 
 
 @dataclass(frozen=True)
@@ -116,3 +122,46 @@ def check_same_data(checkpoint: Checkpoint, prepared: Prepared) -> None:
         raise InputError(
             "the data's training part is not the one the run was trained on; name the run's data with --data"
         )
+
+
+def launcher(environment: Mapping[str, str] | None = None) -> str | None:
+    """Return a name of the torchrun above this process; None without one.
+
+    It outlives the processes it restarts and no two are alike: a pid alone is reused (in a container it
+    is always the same), hence the time it started.
+    """
+    if "TORCHELASTIC_RUN_ID" not in (os.environ if environment is None else environment):
+        return None
+    parent = psutil.Process(os.getppid())
+    return f"{os.uname().nodename} {parent.pid} {parent.create_time():.2f}"
+
+
+def find_restarted(config: Config, world: World) -> RunFolder | None:
+    """Find the run that was started by any of this training's launchers, in the first process for all.
+
+    torchrun's restart count is not used: it leaves out the restart after a machine came or went.
+    """
+    here = {name for name in world.gather(launcher()) if name is not None}
+    found = None
+    if world.is_first and here:
+        for _, path in sorted(numbered(config), reverse=True):
+            if here & set(_read(path / LAUNCHERS)):
+                found = RunFolder(path)
+                break
+    return world.gather(found)[0]
+
+
+def note_launchers(folder: RunFolder, world: World) -> None:
+    """Record who launched this run, so that a restart finds it."""
+    names = sorted({name for name in world.gather(launcher()) if name is not None})
+    if world.is_first and names:
+        beside = folder.path / f".{LAUNCHERS}.part"
+        beside.write_text("\n".join(names) + "\n", encoding="utf-8")
+        os.replace(beside, folder.path / LAUNCHERS)
+
+
+def _read(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []

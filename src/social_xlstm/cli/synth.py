@@ -1,4 +1,4 @@
-"""`social-xlstm synth`: write a synthetic set and say what to do with it."""
+"""`social-xlstm synth`: write a synthetic set and print the next command."""
 
 import argparse
 from dataclasses import replace

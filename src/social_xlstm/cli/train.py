@@ -1,17 +1,21 @@
 """`social-xlstm train`: a run from its configuration, or its continuation, to errors on the test part."""
 
 import argparse
+import os
+import signal
+import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import torch
 
 from social_xlstm import config_file
-from social_xlstm.cli import restart
 from social_xlstm.cli import run_folder as folders
 from social_xlstm.cli.arguments import overrides
-from social_xlstm.cli.interrupt import Interrupt, stop_on_signals
 from social_xlstm.cli.progress import build_progress
 from social_xlstm.cli.report import measure, write_report
 from social_xlstm.cli.results import EpochTable, environment
@@ -27,6 +31,51 @@ from social_xlstm.train.plan import Plan
 from social_xlstm.train.speed import Speedometer
 from social_xlstm.train.state import FitState
 
+_STDERR = 2  # the file descriptor
+
+
+@dataclass
+class Interrupt:
+    """The signal that came, if one did."""
+
+    signal_number: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return the code a shell expects of a process ended by this signal."""
+        return 128 + (self.signal_number or signal.SIGINT)
+
+
+@contextmanager
+def stop_on_signals(request_stop: Callable[[str], None]) -> Iterator[Interrupt]:
+    """Within the block, turn the first signal into a request to stop."""
+    interrupt, owner = Interrupt(), os.getpid()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt  # only the main thread may handle signals
+        return
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if os.getpid() != owner:
+            # A loader's worker inherits this handler. Ctrl-C reaches it too, and must not end it before the
+            # training has taken its last batch; a request to terminate is meant for it.
+            if number == signal.SIGTERM:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+            return
+        if interrupt.signal_number is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        interrupt.signal_number = number
+        request_stop(signal.Signals(number).name)
+        # Written as bytes to the file itself: a signal may come in the middle of another print.
+        os.write(_STDERR, b"\nstopping after this update; Ctrl-C again stops at once, unsaved\n")
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield interrupt
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Configure, train, and measure the best weights on the test part."""
@@ -34,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     config, resumed = configure(arguments)
     check_devices(config.trainer.devices, world)
     with process_group(world, world.device(config.trainer.device), config.trainer.ddp_timeout):
-        resumed = restart.find(config, world) or resumed
+        resumed = folders.find_restarted(config, world) or resumed
         assembly = assemble(config, world)
         saved = None
         if resumed is not None and _has_checkpoint(arguments, resumed):
@@ -42,13 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
             folders.check_same_data(saved, assembly.prepared)
         plan = assembly.plan()  # before the folder: a loader that cannot be built must not leave one
         folder = resumed or _create_folder(config, world)
-        restart.note(folder, world)
+        folders.note_launchers(folder, world)
         plan = replace(plan, folder=folder.path, about=folders.about(config, assembly.prepared))
         return _train(arguments, assembly, plan, folder, saved)
 
 
 def _has_checkpoint(arguments: argparse.Namespace, resumed: RunFolder) -> bool:
-    """Tell whether there is something to load; who asked to resume is to be told if there is not."""
+    """Return whether there is a checkpoint to load; with --resume a missing one is an error."""
     return arguments.resume is not None or (resumed.path / folders.LAST).is_file()
 
 
@@ -72,7 +121,7 @@ def configure(arguments: argparse.Namespace) -> tuple[Config, RunFolder | None]:
 
 
 def _create_folder(config: Config, world: World) -> RunFolder:
-    """Make the run's folder once and let every process know it."""
+    """Make the run's folder once, for all processes."""
     made = RunFolder.create(config) if world.is_first else None
     return next(folder for folder in world.gather(made) if folder is not None)
 
@@ -84,7 +133,7 @@ def _train(
     folder: RunFolder,
     saved: checkpoint.Checkpoint | None,
 ) -> int:
-    """Fit, then report; interrupted, say how to go on."""
+    """Fit, then report; if interrupted, print how to continue."""
     config, world = assembly.config, assembly.world
     speed = Speedometer(world.size)
     callbacks: list[Any] = [speed]
@@ -125,7 +174,7 @@ def _train(
 
 
 def _fit(trainer: Trainer, plan: Plan, saved: checkpoint.Checkpoint | None) -> FitState:
-    """Train, and put it in words if the memory does not suffice and the ladder may not or cannot help."""
+    """Train; explain an out-of-memory error that the ladder may not or cannot avoid."""
     try:
         return trainer.fit(plan, saved)
     except (RuntimeError, MemoryError) as error:
@@ -137,7 +186,7 @@ def _fit(trainer: Trainer, plan: Plan, saved: checkpoint.Checkpoint | None) -> F
 
 
 def _introduce(assembly: Assembly, folder: RunFolder, saved: checkpoint.Checkpoint | None) -> None:
-    """Say what is about to happen, in two lines."""
+    """Print what is about to happen, in two lines."""
     prepared, world = assembly.prepared, assembly.world
     parameters = sum(p.numel() for p in assembly.model.parameters())
     where = f"{assembly.device}" if world.size == 1 else f"{world.size} × {assembly.device.type}"
@@ -153,7 +202,7 @@ def _introduce(assembly: Assembly, folder: RunFolder, saved: checkpoint.Checkpoi
 
 
 def _interrupted(folder: RunFolder, trainer: Trainer, interrupt: Interrupt) -> int:
-    """Say what was saved and how to go on."""
+    """Print what was saved and how to continue."""
     if trainer.world.is_first:
         print(
             f"stopped by {trainer.stop_reason} after update {trainer.state.updates} "

@@ -15,11 +15,9 @@ import numpy as np
 
 from social_xlstm.config import DataConfig
 from social_xlstm.data import shards
-from social_xlstm.data.file_series import FileSeries, write_part
-from social_xlstm.data.open_gaps import ARRAYS, OpenGaps
-from social_xlstm.data.parts import About, Part
+from social_xlstm.data.parts import ARRAYS, About, OpenGaps, Part
 from social_xlstm.data.scaler import Scaler
-from social_xlstm.data.series import Series
+from social_xlstm.data.series import FileSeries, Series, write_part
 from social_xlstm.data.sets import TrafficSet
 from social_xlstm.errors import InputError
 
@@ -99,7 +97,6 @@ def _write(folder: Path, storage: str, parts: dict[str, Part]) -> None:
 
 
 def _arrays(part: Part) -> dict[str, np.ndarray]:
-    """Name the arrays of a part."""
     named = {"values": part.values, "observed": part.observed}
     if part.open_gaps is None:
         return named
@@ -119,7 +116,7 @@ def _mapped(kept: Path, name: str) -> Series:
 
 
 def _plain(about: About) -> dict[str, Any]:
-    """Turn About into what JSON can hold."""
+    """Convert an About to what JSON can hold."""
     return {
         **vars(about),
         "scaler": about.scaler.state_dict(),
@@ -129,7 +126,7 @@ def _plain(about: About) -> dict[str, Any]:
 
 
 def _about_from(plain: dict[str, Any]) -> About:
-    """Restore what _plain gave."""
+    """Restore what _plain returned."""
     positions, directions = plain["positions"], plain["directions"]
     return About(
         scaler=Scaler.from_state_dict(plain["scaler"]),

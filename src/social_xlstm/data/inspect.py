@@ -7,8 +7,7 @@ import numpy as np
 
 from social_xlstm.data import shards
 from social_xlstm.data.positions import nearest_metres, neighbour_counts, project
-from social_xlstm.data.sets import TrafficSet
-from social_xlstm.data.timestamps import format_frequency, format_timestamps
+from social_xlstm.data.sets import TrafficSet, format_frequency, format_timestamps
 
 NEIGHBOUR_METRES = 2000.0
 
@@ -68,7 +67,7 @@ class Summary:
         return "\n".join(lines)
 
     def _positions(self) -> str:
-        """Say who has a position and how near the next detector is."""
+        """Describe which detectors have a position and how near the next one is."""
         if len(self.without_position) == self.detectors:
             return "none: social pooling needs them, convert with --locations"
         text = "all detectors have one"
@@ -86,7 +85,6 @@ class Summary:
 
 
 def _feature_line(feature: FeatureSummary) -> str:
-    """Write one feature's line."""
     unit = f" {feature.unit}" if feature.unit else ""
     values = "no value at all"
     if feature.mean is not None:

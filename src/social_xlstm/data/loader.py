@@ -1,5 +1,6 @@
-"""Batches for a training, however they are loaded: in between, by workers, or from the device itself."""
+"""Batches for a training, in repeatable order: loaded here, by workers, or from the device itself."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -9,16 +10,79 @@ import torch
 from torch.utils.data import DataLoader
 
 from social_xlstm.config import LoaderConfig
-from social_xlstm.data.collate import Batch, DetectorBatch
-from social_xlstm.data.order import EpochOrder
 from social_xlstm.data.series import check_shared_memory
-from social_xlstm.data.transport import pack
-from social_xlstm.data.windows import Windows
-from social_xlstm.data.workers import auto_num_workers, check_num_workers, host_memory_bytes, usable_cores
+from social_xlstm.data.windows import Batch, DetectorBatch, Windows, pack
+from social_xlstm.data.workers import (
+    check_num_workers,
+    choose_num_workers,
+    estimate_loader_seconds,
+    host_memory_bytes,
+    measure_loader_seconds,
+    usable_cores,
+)
 from social_xlstm.errors import InputError
 
 _DEFAULT_PREFETCH = 2
+_CPU_STEP_SECONDS, _ACCELERATOR_STEP_SECONDS = 0.5, 0.01
 _PINNING_DEVICES = ("cuda", "xpu")
+
+
+@dataclass(frozen=True)
+class EpochOrder:
+    """A plan that depends on these numbers and the epoch alone, so that any process can repeat it."""
+
+    windows: int
+    batch_size: int
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    rank: int = 0
+    world_size: int = 1
+    even: bool = True  # equally many batches for every process; measuring needs no such thing
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"data.loader.batch_size is {self.batch_size}; it must be at least 1")
+        if not 0 <= self.rank < self.world_size:
+            raise InputError(f"rank {self.rank} is not one of {self.world_size} processes; count from 0")
+        if len(self) == 0 and (self.even or self.windows == 0):
+            raise InputError(
+                f"{self.windows} windows do not fill one batch of {self.batch_size} for each of "
+                f"{self.world_size} processes; lower data.loader.batch_size or set drop_last: false"
+            )
+        if self.even and not self.drop_last and self._shortest() < len(self):
+            raise InputError(
+                f"{self.windows} windows cannot be shared by {self.world_size} processes in equally many "
+                f"batches of {self.batch_size}; set data.loader.drop_last: true, or change the batch size"
+            )
+
+    def __len__(self) -> int:
+        """Count the batches of an epoch: unless uneven, equally many for every process."""
+        if not self.even:
+            own = len(range(self.rank, self.windows, self.world_size))
+            return own // self.batch_size if self.drop_last else math.ceil(own / self.batch_size)
+        if self.drop_last:
+            return self.windows // (self.batch_size * self.world_size)
+        return math.ceil(self.windows / (self.batch_size * self.world_size))
+
+    def _shortest(self) -> int:
+        """Count the windows of the process that has fewest."""
+        return self.windows // self.world_size
+
+    def batches(self, epoch: int, start_batch: int = 0) -> Iterator[np.ndarray]:
+        """Yield this process's batches of window indices from a position of the epoch on."""
+        order = np.arange(self.windows)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.windows)
+        # Every n-th, so that batch k of all processes together is batch k of one process n times as fast.
+        own = order[self.rank :: self.world_size]
+        edges = np.minimum(np.arange(len(self) + 1) * self.batch_size, len(own))
+        if self.even and edges[-1] == edges[-2]:
+            # This process has one window less than others and its last batch would be empty, which would
+            # leave the others waiting for its gradients: the batch before gives one up.
+            edges[-2] -= 1
+        for begin, end in zip(edges[start_batch:-1], edges[start_batch + 1 :], strict=True):
+            yield own[begin:end]
 
 
 @dataclass(frozen=True)
@@ -70,7 +134,7 @@ class Loader:
 
     @property
     def state(self) -> LoaderState:
-        """Tell the epoch and how many of its batches were given out."""
+        """Return the epoch and how many of its batches were yielded."""
         return LoaderState(self._plan.epoch, self._position)
 
     @property
@@ -103,7 +167,7 @@ class Loader:
         return batch.distributed(self.windows.vdids) if self.batch_format == "distributed" else batch
 
     def _loaded_here(self) -> Iterator[Batch]:
-        """Gather each batch when it is asked for, into pinned memory or on the device."""
+        """Gather each batch when it is requested, into pinned memory or on the device."""
         indices = list(self._plan)
         if not indices:
             return
@@ -127,7 +191,7 @@ class Loader:
             except RuntimeError as error:
                 if "timed out" not in str(error):
                     raise
-                # The exception keeps the iterator alive, and with it the workers: end them now.
+                # The exception keeps the iterator alive, and with it the workers: stop them now.
                 batches._shutdown_workers()
                 self.close()
                 raise TimeoutError(
@@ -152,7 +216,7 @@ class Loader:
         )
 
     def close(self) -> None:
-        """End the workers, if any are kept."""
+        """Stop the workers, if any are kept."""
         self._by_workers = None
 
 
@@ -160,7 +224,7 @@ class _WorkerLoader(DataLoader):
     """Torch's loader without its warning: check_num_workers has judged the number already."""
 
     def check_worker_number_rationality(self) -> None:
-        """Say nothing."""
+        """Do not warn."""
 
 
 class _Plan:
@@ -191,7 +255,7 @@ def build_loader(
     even: bool = True,
     step_seconds: float | None = None,
 ) -> Loader:
-    """Build the loader a configuration asks for; with step_seconds, num_workers: auto measures its choice."""
+    """Build the loader of a configuration; with step_seconds, num_workers: auto measures its choice."""
     device = torch.device(device)
     order = EpochOrder(len(windows), cfg.batch_size, shuffle, seed, cfg.drop_last, rank, world_size, even)
     if batch_format not in ("centralized", "distributed"):
@@ -217,6 +281,32 @@ def build_loader(
             loader.host_memory_bytes, "batches in flight", "lower prefetch_factor or num_workers"
         )
     return loader
+
+
+def auto_num_workers(
+    windows: Windows,
+    order: EpochOrder,
+    batch_format: str,
+    *,
+    on_accelerator: bool,
+    cores: int,
+    step_seconds: float | None,
+) -> int:
+    """Choose by measurement where the step's time is known, else by rule.
+
+    The rule assumes a fast step for the device: half a second on CPU, where a worker would also take a core
+    from the model; 10 ms on an accelerator.
+    """
+    if step_seconds is not None:
+        chosen = choose_num_workers(
+            measure_loader_seconds(windows, order.batch_size), step_seconds, cores=cores
+        )
+    else:
+        assumed = _ACCELERATOR_STEP_SECONDS if on_accelerator else _CPU_STEP_SECONDS
+        estimated = estimate_loader_seconds(windows, order.batch_size, batch_format)
+        chosen = choose_num_workers(estimated, assumed, cores=cores)
+    # A worker takes longer to start than a handful of batches takes to load.
+    return min(chosen, len(order) // 8)
 
 
 def _check_switches(cfg: LoaderConfig) -> None:

@@ -24,7 +24,7 @@ def project(positions: np.ndarray, vdids: tuple[str, ...], where: str = "positio
 
 
 def haversine_metres(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Give great-circle distances between two broadcastable arrays of degrees [..., 2]."""
+    """Return great-circle distances between two broadcastable arrays of degrees [..., 2]."""
     first, second = np.radians(first), np.radians(second)
     north, east = np.moveaxis(second - first, -1, 0)
     chord = np.sin(north / 2) ** 2 + np.cos(first[..., 0]) * np.cos(second[..., 0]) * np.sin(east / 2) ** 2
@@ -42,7 +42,7 @@ def neighbour_counts(metres: np.ndarray, radius: float) -> np.ndarray:
 
 
 def nearest_metres(metres: np.ndarray) -> np.ndarray:
-    """Give, for each detector, the distance to the nearest other one (infinite if it is alone)."""
+    """Return, for each detector, the distance to the nearest other one (infinite if it is alone)."""
     nearest = np.full(len(metres), np.inf)
     for first in range(0, len(metres), _BLOCK_ROWS):
         rows = slice(first, first + _BLOCK_ROWS)

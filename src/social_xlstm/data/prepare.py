@@ -7,14 +7,12 @@ import torch
 from social_xlstm.config import DataConfig
 from social_xlstm.data import shards
 from social_xlstm.data.cache import cache_folder, cached
-from social_xlstm.data.file_series import FileSeries
 from social_xlstm.data.hdf5 import TrafficSet
 from social_xlstm.data.parts import PARTS, About, Part, make_parts
 from social_xlstm.data.positions import project
 from social_xlstm.data.scaler import Scaler
-from social_xlstm.data.series import Series
-from social_xlstm.data.sets import checked
-from social_xlstm.data.timestamps import common_step_seconds
+from social_xlstm.data.series import FileSeries, Series
+from social_xlstm.data.sets import checked, common_step_seconds
 from social_xlstm.data.windows import Windows
 from social_xlstm.errors import InputError
 
@@ -60,7 +58,6 @@ def prepare(cfg: DataConfig, traffic: TrafficSet | None = None, *, use_positions
 def _windowed(
     cfg: DataConfig, about: About, series: dict[str, Series | FileSeries], use_positions: bool
 ) -> Prepared:
-    """Lay windows over the parts."""
     positions_xy = None
     if use_positions and about.positions is not None:
         positions_xy = torch.from_numpy(project(about.positions, about.vdids, cfg.path))
@@ -91,7 +88,7 @@ def _windowed(
 
 
 def _check_not_empty(windows: dict[str, Windows], cfg: DataConfig) -> None:
-    """Refuse a part that was asked for and holds no window."""
+    """Refuse a part with a share of the split and without a window."""
     needed = cfg.sequence_length + cfg.prediction_length
     for part, found in windows.items():
         if getattr(cfg.split, part) > 0 and len(found) == 0:

@@ -32,7 +32,6 @@ class Scaler:
 
     @staticmethod
     def _learn(values: np.ndarray, kind: str, name: str) -> tuple[float, float]:
-        """Learn offset and divisor of one feature."""
         seen = values[~np.isnan(values)].astype(np.float64)
         if not len(seen):
             raise InputError(
@@ -52,7 +51,7 @@ class Scaler:
         return self._by_feature(values, lambda column, offset, divisor: (column - offset) / divisor)
 
     def inverse(self, values: Values) -> Values:
-        """Give values [..., F] back in real units, on the device they are on and without a transfer."""
+        """Return values [..., F] in real units, on the device they are on and without a transfer."""
         return self._by_feature(values, lambda column, offset, divisor: column * divisor + offset)
 
     def _by_feature(self, values: Values, formula: Callable[[Values, float, float], Values]) -> Values:
@@ -71,12 +70,12 @@ class Scaler:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Give plain values for a checkpoint."""
+        """Return plain values for a checkpoint."""
         return {"kind": self.kind, "offset": self.offset.tolist(), "divisor": self.divisor.tolist()}
 
     @classmethod
     def from_state_dict(cls, state: dict[str, Any]) -> "Scaler":
-        """Restore what state_dict gave."""
+        """Restore what state_dict returned."""
         try:
             offset = np.asarray(state["offset"], dtype=np.float64)
             divisor = np.asarray(state["divisor"], dtype=np.float64)

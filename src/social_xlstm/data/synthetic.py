@@ -1,4 +1,4 @@
-"""Traffic shaped like PEMS-BAY: rhythm of day and week, congestion that travels upstream, gaps."""
+"""Traffic shaped like PEMS-BAY: freeways, rhythm of day and week, congestion moving upstream, gaps."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,17 +6,83 @@ from pathlib import Path
 import numpy as np
 
 from social_xlstm.data import hdf5, shards
-from social_xlstm.data.freeways import Network, build_network
-from social_xlstm.data.sets import TrafficSet
-from social_xlstm.data.timestamps import parse_timestamps
+from social_xlstm.data.positions import EARTH_RADIUS_METRES
+from social_xlstm.data.sets import TrafficSet, parse_timestamps
 from social_xlstm.errors import InputError
 
+_CENTRE = np.array([37.35, -121.93])
+# Heading (degrees from north), start east and north of the centre (km), bend (degrees per km).
+_ROUTES = (
+    (315.0, 10.0, -10.0, 0.6),
+    (0.0, -3.0, -12.0, -1.2),
+    (80.0, -12.0, 2.0, 0.9),
+    (30.0, 2.0, -9.0, -0.8),
+    (285.0, 11.0, 6.0, -0.7),
+    (350.0, 6.0, -3.0, 1.1),
+)
+_HALF_MEDIAN_METRES = 19.0  # opposite carriageways: about 39 m apart in the real set
+_MEAN_SPACING_KM = 0.6
+_COMPASS = ("N", "E", "S", "W")
 UNITS = {"speed": "mph", "flow": "vehicles per step", "occupancy": "%"}
 WAVE_KM_PER_HOUR = 18.0  # the speed at which a queue's tail moves against the traffic
 _WEEKDAY_LOAD = np.array([0.9, 1.0, 1.0, 1.05, 1.1, 0.25, 0.12], dtype=np.float32)  # Monday first
 _BOTTLENECKS = 2  # per carriageway
 _INCIDENTS_PER_DAY = 0.15  # per carriageway
 _OUTAGE_HOURS = 2.0
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """N detectors on carriageways; detectors of one carriageway share traffic."""
+
+    positions: np.ndarray  # float64 [N, 2]: latitude, longitude
+    carriageway: np.ndarray  # int64 [N]
+    kilometre: np.ndarray  # float64 [N], growing with the direction of travel
+    directions: tuple[str, ...]
+    lanes: tuple[int, ...]
+    lengths_km: tuple[float, ...]
+
+
+def build_network(detectors: int, rng: np.random.Generator) -> Network:
+    """Spread detectors over as many freeways as their number fills, both directions of each."""
+    routes = _ROUTES[: max(1, min(len(_ROUTES), detectors // 12))]
+    share = np.array_split(np.arange(detectors), 2 * len(routes))
+    longest = len(share[0])
+    # Loops are cut into both carriageways at one place, so opposite detectors stand side by side.
+    places = [_MEAN_SPACING_KM * np.arange(1, longest + 1) + rng.uniform(-0.2, 0.2, longest) for _ in routes]
+    parts = [
+        _carriageway(routes[index // 2], places[index // 2][: len(rows)], reverse=bool(index % 2))
+        for index, rows in enumerate(share)
+    ]
+    kilometre = np.concatenate([part[1] for part in parts])
+    return Network(
+        positions=np.concatenate([part[0] for part in parts]),
+        carriageway=np.repeat(np.arange(len(share)), [len(rows) for rows in share]),
+        kilometre=kilometre,
+        directions=tuple(direction for part in parts for direction in part[2]),
+        lanes=tuple(int(lane) for lane in rng.integers(3, 6, detectors)),
+        lengths_km=tuple(float(length) for length in np.round(rng.uniform(0.3, 1.0, detectors), 3)),
+    )
+
+
+def _carriageway(
+    route: tuple[float, float, float, float], along: np.ndarray, *, reverse: bool
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Place the detectors of one direction of one freeway along its bend."""
+    heading, east, north, bend = route
+    turned = np.radians(heading + bend * along)
+    # The curve's closed form: the integral of a heading that turns evenly.
+    rate = np.radians(bend)
+    x = east * 1000 + 1000 * (np.cos(np.radians(heading)) - np.cos(turned)) / rate
+    y = north * 1000 + 1000 * (np.sin(turned) - np.sin(np.radians(heading))) / rate
+    side = -1.0 if reverse else 1.0  # traffic keeps to the right of the median
+    x, y = x + side * _HALF_MEDIAN_METRES * np.cos(turned), y - side * _HALF_MEDIAN_METRES * np.sin(turned)
+    degrees = np.degrees(np.stack([y, x / np.cos(np.radians(_CENTRE[0]))], axis=1) / EARTH_RADIUS_METRES)
+    travel = np.degrees(turned) + (180.0 if reverse else 0.0)
+    # One letter for the whole carriageway, as road signs have it.
+    middle = travel[len(travel) // 2] if len(travel) else 0.0
+    letter = _COMPASS[round(middle / 90.0) % 4]
+    return np.round(_CENTRE + degrees, 6), (-along if reverse else along), [letter] * len(along)
 
 
 @dataclass(frozen=True)
@@ -35,7 +101,7 @@ class SyntheticOptions:
 def generate(options: SyntheticOptions) -> TrafficSet:
     """Make a set that depends on the options alone."""
     _check(options)
-    # A stream of its own for each ingredient: asking for flow must not change the speeds.
+    # A stream of its own for each ingredient: adding flow must not change the speeds.
     streams = np.random.SeedSequence(options.seed).spawn(5)
     network_rng, jam_rng, noise_rng, flow_rng, gap_rng = (np.random.default_rng(stream) for stream in streams)
     network = build_network(options.detectors, network_rng)
@@ -96,7 +162,7 @@ def _check(options: SyntheticOptions) -> None:
 def _congestion(
     network: Network, times: np.ndarray, step_seconds: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Give the congestion [T,N] from 0 (free) to 1 (standing), daily queues and incidents together."""
+    """Return the congestion [T,N] from 0 (free) to 1 (standing), daily queues and incidents together."""
     seconds = (times - times[0].astype("datetime64[D]")).astype(np.int64)
     day, hour = seconds // 86_400, (seconds % 86_400 / 3600).astype(np.float32)
     days = int(day[-1]) + 1
@@ -134,7 +200,7 @@ def _add_incidents(
 
 
 def _queue(since_hours: np.ndarray, load: np.ndarray, upstream_km: np.ndarray, *, hours: float) -> np.ndarray:
-    """Give one queue's congestion [T,n]: it reaches a detector later, and milder, the further upstream."""
+    """Return one queue's congestion [T,n]: it reaches a detector later, and milder, the further upstream."""
     upstream = upstream_km.astype(np.float32)
     reach = np.where(upstream >= 0, np.exp(-upstream / 6.0), np.exp(np.minimum(upstream, 0.0) / 0.3))
     after = since_hours[:, None] - np.maximum(upstream, 0.0) / np.float32(WAVE_KM_PER_HOUR)
@@ -156,7 +222,7 @@ def _speeds(jam: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _flows(
     network: Network, jam: np.ndarray, times: np.ndarray, step_seconds: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Give vehicles per step [T,N]: demand of the hour, throttled where traffic stands."""
+    """Return vehicles per step [T,N]: demand of the hour, throttled where traffic stands."""
     hour = (times - times.astype("datetime64[D]")).astype(np.int64) / 3600
     demand = 0.12 + np.exp(-(((hour - 8.0) / 2.5) ** 2)) + 0.95 * np.exp(-(((hour - 17.0) / 3.0) ** 2))
     full = np.asarray(network.lanes, dtype=np.float32) * np.float32(1500 * step_seconds / 3600)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from social_xlstm.data.order import EpochOrder
 from social_xlstm.data.windows import Windows
 from social_xlstm.errors import InputError
 
@@ -20,7 +19,6 @@ HEADROOM = 1.25
 # On small machines a few processes beyond the cores still help when they wait for a disk; above 32 one
 # receiving process cannot keep up, and each holds its prefetched batches in memory.
 _FEW, _MANY = 8, 32
-_CPU_STEP_SECONDS, _ACCELERATOR_STEP_SECONDS = 0.5, 0.01
 _COPY_BYTES_PER_SECOND = 2e9
 _DETECTOR_SECONDS = 2e-6
 
@@ -38,7 +36,7 @@ def usable_cores(world_size: int = 1) -> int:
 
 
 def most_useful_workers(cores: int) -> int:
-    """Give the number of workers beyond which more have never helped."""
+    """Return the number of workers beyond which more have never helped."""
     return max(_FEW, min(cores, _MANY))
 
 
@@ -87,32 +85,6 @@ def measure_loader_seconds(windows: Windows, batch_size: int, *, batches: int = 
         windows.gather(indices)
         taken.append(time.perf_counter() - begin)
     return float(np.median(taken[1:]))
-
-
-def auto_num_workers(
-    windows: Windows,
-    order: EpochOrder,
-    batch_format: str,
-    *,
-    on_accelerator: bool,
-    cores: int,
-    step_seconds: float | None,
-) -> int:
-    """Choose by measurement where the step's time is known, else by rule.
-
-    The rule assumes a fast step for the device: half a second on CPU, where a worker would also take a core
-    from the model; 10 ms on an accelerator.
-    """
-    if step_seconds is not None:
-        chosen = choose_num_workers(
-            measure_loader_seconds(windows, order.batch_size), step_seconds, cores=cores
-        )
-    else:
-        assumed = _ACCELERATOR_STEP_SECONDS if on_accelerator else _CPU_STEP_SECONDS
-        estimated = estimate_loader_seconds(windows, order.batch_size, batch_format)
-        chosen = choose_num_workers(estimated, assumed, cores=cores)
-    # A worker takes longer to start than a handful of batches takes to load.
-    return min(chosen, len(order) // 8)
 
 
 def host_memory_bytes(

@@ -1,4 +1,4 @@
-"""Put data, model, loaders and evaluation together as a configuration says."""
+"""Assemble data, model, loaders and evaluation from a configuration."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from social_xlstm.config import Config
-from social_xlstm.data.collate import Batch, DetectorBatch
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.prepare import Prepared, prepare
 from social_xlstm.data.scaler import Scaler
 from social_xlstm.data.sets import TrafficSet
+from social_xlstm.data.windows import Batch, DetectorBatch
 from social_xlstm.errors import InputError
 from social_xlstm.model.social_xlstm import SocialXLSTM
 from social_xlstm.train.distributed import World
@@ -40,7 +40,7 @@ class Assembly:
 
     @property
     def arrange(self) -> Callable[[Any], Any] | None:
-        """Give what turns a batch into what the model was trained on; None if it is that already."""
+        """Return what turns a batch into what the model was trained on; None if it is that already."""
         rescales = self.scaler is not self.prepared.scaler
         if self.config.data.batch_format == "centralized" and not rescales:
             return None
@@ -60,7 +60,7 @@ class Assembly:
 
     @property
     def evaluation(self) -> Evaluation:
-        """Give how this training's model is measured, in the data's real units."""
+        """Return how this training's model is evaluated, in the data's real units."""
         return Evaluation(
             precision=Precision.from_name(self.config.trainer.precision, self.device),
             inverse=self.scaler.inverse,
@@ -71,11 +71,11 @@ class Assembly:
         )
 
     def training_loader(self, batch_size: int | None = None) -> Any:
-        """Make the shuffled loader, with another batch size if the memory ladder asks for one."""
+        """Make the shuffled loader, with another batch size on a lower rung of the memory ladder."""
         return self._loader("train", shuffle=True, batch_size=batch_size)
 
     def evaluation_loader(self, part: str) -> Any:
-        """Make a loader that gives every window of a part once, in order, to one of the processes."""
+        """Make a loader that yields every window of a part once, in order, in one of the processes."""
         return self._loader(part, shuffle=False, even=False, drop_last=False)
 
     def _loader(

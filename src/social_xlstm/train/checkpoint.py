@@ -19,7 +19,7 @@ _PARTS = ("progress", "model", "optimizer", "scaler", "sums", "random", "about")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a training needs to go on exactly where it was, and `about`: what it was trained on."""
+    """Everything a training needs to continue exactly where it was, and `about`: what it was trained on."""
 
     progress: dict[str, Any]
     model: dict[str, torch.Tensor]
@@ -45,7 +45,7 @@ def save(checkpoint: Checkpoint, path: str | Path) -> None:
 
 
 def load(path: str | Path) -> Checkpoint:
-    """Read a checkpoint to the CPU without running any code it may contain, or say why it cannot be used."""
+    """Read a checkpoint to the CPU without running any code in it, or refuse it with the reason."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: there is no checkpoint; train first, or name the run's folder")

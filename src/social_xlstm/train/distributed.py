@@ -1,4 +1,4 @@
-"""One process or many: what torchrun says, the process group, and sums over all processes (O25)."""
+"""One process or many: the environment set by torchrun, the process group, sums over all processes (O25)."""
 
 import os
 import time
@@ -51,7 +51,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Say whether this process writes files and talks to the user."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def device(self, name: str) -> torch.device:
@@ -80,7 +80,7 @@ class World:
         return total
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Ask whether the flag is set in any process: a host sync when there are many, free when alone."""
+        """Return whether the flag is set in any process: a host sync with several of them, free with one."""
         if self.size == 1:
             return flag
         return bool(self.sum(torch.tensor(float(flag), device=device)).item())  # host sync
@@ -94,13 +94,13 @@ class World:
         return values
 
     def wait(self) -> None:
-        """Let all processes reach this point."""
+        """Wait until all processes reach this point."""
         if self.size > 1:
             dist.barrier()
 
 
 def _store_of_this_attempt(world: World, timeout: float) -> dist.Store | None:
-    """Give what the processes find each other by; None leaves it to torch.
+    """Return the store by which the processes find each other; None leaves it to torch.
 
     One torchrun keeps one store for all its attempts, and torch adds no prefix (2.13): restarted processes
     would read the addresses of the dead ones and wait for them until the timeout.
@@ -113,10 +113,10 @@ def _store_of_this_attempt(world: World, timeout: float) -> dist.Store | None:
 
 
 def _let_the_first_failure_speak(store: dist.Store) -> None:
-    """Wait to be ended if another process failed before: its error is the cause, this one a consequence.
+    """Wait to be stopped if another process failed before: its error is the cause, this one a consequence.
 
-    torchrun shows the failure it sees first, in whole seconds. Who lost the connection to a process that
-    failed is often gone sooner than that process.
+    torchrun shows the failure it notices first, in whole seconds. A process that lost its connection to the
+    failed one often exits sooner than that one.
     """
     with suppress(RuntimeError):  # torchrun itself is gone: there is nobody to speak to
         if store.add("failures", 1) > 1:
@@ -127,7 +127,7 @@ def _let_the_first_failure_speak(store: dist.Store) -> None:
 def process_group(world: World, device: torch.device, timeout: float = 600.0) -> Iterator[World]:
     """Join the other processes for the time of the block: nccl between GPUs, gloo between CPUs.
 
-    Who waits for another longer than `timeout` seconds raises: one process that hangs must not hang all.
+    A process that waits longer than `timeout` seconds raises: a hanging process must not hang all.
     """
     if world.size == 1:
         yield world
@@ -190,7 +190,7 @@ def wrap(
 
 
 def has_static_graph(config: TrainerConfig) -> bool:
-    """Tell whether every backward pass is the same and sends its gradients.
+    """Return whether every backward pass is the same and sends its gradients.
 
     A static graph learns in its first pass how often each gradient comes. Passes that send nothing would be
     counted too, and the trial of a compilation is a pass of its own.
@@ -199,7 +199,7 @@ def has_static_graph(config: TrainerConfig) -> bool:
 
 
 def check_compression(compression: GradientCompression, device: torch.device) -> None:
-    """Refuse a compression the processes cannot add numbers in, by adding one; all of them must ask."""
+    """Refuse a compression whose numbers the processes cannot add, by adding one; all must call this."""
     if compression == "none":
         return
     trial = torch.ones(1, dtype=_SENT_AS[compression], device=device)
@@ -214,7 +214,7 @@ def check_compression(compression: GradientCompression, device: torch.device) ->
 
 
 def check_devices(devices: int, world: World) -> None:
-    """Refuse `trainer.devices` that torchrun was not told about, and give the command that is meant."""
+    """Refuse `trainer.devices` that differs from torchrun's number of processes, with the command to use."""
     if devices > 1 and devices != world.size:
         raise InputError(
             f"trainer.devices is {devices}, but {world.size} process(es) run; start with "

@@ -90,7 +90,7 @@ def forecast(model: nn.Module, loader: Iterable[Any], evaluation: Evaluation) ->
 
 @contextmanager
 def _predicting(model: nn.Module) -> Iterator[None]:
-    """Switch dropout and gradients off for the block, and put the model's mode back."""
+    """Switch dropout and gradients off for the block, and restore the model's mode."""
     was_training = model.training
     model.eval()
     try:

@@ -17,12 +17,10 @@ from social_xlstm.train.distributed import World, wrap
 from social_xlstm.train.evaluate import evaluate
 from social_xlstm.train.hooks import Callback
 from social_xlstm.train.memory_ladder import Rung, descend
-from social_xlstm.train.optimizers import build_optimizer
 from social_xlstm.train.plan import Plan, Stretch, batches_in_epoch
 from social_xlstm.train.precision import Precision, compile_or_eager, set_tf32
-from social_xlstm.train.schedule import learning_rate
 from social_xlstm.train.state import FitState
-from social_xlstm.train.step import Recipe, Sums, drop_gradients, train_step
+from social_xlstm.train.step import Recipe, Sums, build_optimizer, drop_gradients, learning_rate, train_step
 from social_xlstm.train.transfer import move_to_device
 
 
@@ -66,7 +64,7 @@ class Trainer:
         self._compile_pending = config.compile
 
     def request_stop(self, reason: str) -> None:
-        """Ask for an end after the current update; safe to call from a signal handler."""
+        """Stop after the current update; safe to call from a signal handler."""
         self.stop_reason = reason
 
     def fit(self, plan: Plan, resume: checkpoints.Checkpoint | None = None) -> FitState:
@@ -96,21 +94,21 @@ class Trainer:
         return self.state
 
     def _goes_on(self) -> bool:
-        """Decide whether another epoch follows, and note the end when it was reached."""
+        """Return whether another epoch follows; record the end when it is reached."""
         patience, state = self.config.early_stop_patience, self.state
         out_of_patience = patience is not None and state.epochs_without_gain >= patience
         state.finished = state.epoch >= self.config.max_epochs or out_of_patience
         return not state.finished and not self._stops()
 
     def _stops(self) -> bool:
-        """Ask whether any process was told to stop: a host sync with several, for free alone."""
+        """Check whether any process is to stop: a host sync with several processes, free with one."""
         stops = self.world.any(self.stop_reason is not None, self.device)
         if stops and self.stop_reason is None:
             self.stop_reason = "another process"
         return stops
 
     def _train_epoch(self, plan: Plan, configured: Rung) -> bool:
-        """Train to the end of the epoch, down the memory ladder if need be; say if it was reached."""
+        """Train to the end of the epoch, down the memory ladder if need be; return whether it was reached."""
         start = Rung(self.state.batch_size, self.state.accumulate)
         # Processes that run out of memory alone would leave the others waiting for their gradients.
         if self.config.out_of_memory == "raise" or plan.rebuild is None or self.world.size > 1:
@@ -118,7 +116,7 @@ class Trainer:
         return descend(start, lambda rung: self._train_on(rung, plan, configured), self._say)
 
     def _train_on(self, rung: Rung, plan: Plan, configured: Rung) -> bool:
-        """Train on what is left of the epoch in batches of this rung; say if the epoch's end was reached."""
+        """Train on the rest of the epoch in batches of this rung; return whether its end was reached."""
         state = self.state
         state.batch_size, state.accumulate = rung.batch_size, rung.accumulate
         drop_gradients(self.recipe)  # a failed attempt leaves half a group
@@ -144,12 +142,11 @@ class Trainer:
         return True
 
     def _set_learning_rate(self, updates: int) -> None:
-        """Give the optimizer the rate of the coming update."""
         for group in self.recipe.optimizer.param_groups:
             group["lr"] = learning_rate(self.optimizer_config, self.state.updates, updates)
 
     def _train_batch(self, batch: Any, update: bool) -> None:
-        """Run the step and tell that it ran; its loss stays on the device."""
+        """Run the step and notify the callbacks; its loss stays on the device."""
         if self._compile_pending:
             self._compile(batch)
         self._loss = self._step(self.recipe, batch, update=update)
@@ -157,7 +154,7 @@ class Trainer:
         self._tell("on_step", self._loss)
 
     def _after_update(self, plan: Plan) -> bool:
-        """Log and save at their intervals, and say whether a stop was asked for."""
+        """Log and save at their intervals; return whether to stop."""
         state = self.state
         state.updates += 1
         state.groups_done += 1
@@ -166,7 +163,7 @@ class Trainer:
             self._tell(
                 "on_log", self._loss.item()
             )  # host sync: the only one while training, once in n updates
-        # With several processes asking is a host sync, so it is done where there is one anyway.
+        # With several processes the check is a host sync, so it is done where there is one anyway.
         stops = (logs or self.world.size == 1) and self._stops()
         every = self.config.checkpoint_every_n_steps
         if every is not None and state.updates % every == 0 and not stops:
@@ -203,7 +200,7 @@ class Trainer:
             self._save(plan, "best.pt")
 
     def _resume(self, resume: checkpoints.Checkpoint, configured: Rung) -> None:
-        """Take up a checkpoint's state, on the ladder's rung it was on."""
+        """Restore a checkpoint's state, on the ladder's rung it was on."""
         state = snapshot.restore(resume, self.model, self.recipe, self.world, self.optimizer_config)
         if state.batch_size * state.accumulate != configured.effective:
             raise InputError(
@@ -213,7 +210,7 @@ class Trainer:
         self.state = state
 
     def _save(self, plan: Plan, name: str) -> None:
-        """Write a checkpoint from the first process; the others hand in their random state."""
+        """Write a checkpoint in the first process; the others contribute their random state."""
         if plan.folder is None:
             return
         taken = snapshot.take(self.state, self.model, self.recipe, self.world, plan.about)
@@ -222,7 +219,7 @@ class Trainer:
         self.world.wait()
 
     def _compile(self, batch: Any) -> None:
-        """Compile with the first batch's shape, once, and say whether it took effect."""
+        """Compile with the first batch's shape, once, and report whether it took effect."""
         self._compile_pending = False
         moved = move_to_device(batch, self.device)
         features = (self.recipe.arrange(moved) if self.recipe.arrange else moved).features

@@ -68,13 +68,13 @@ def descend(start: Rung, attempt: Callable[[Rung], T], report: Callable[[str], N
 
 
 def release_memory() -> None:
-    """Give cached blocks back, so that the smaller batch does not fail on fragments of the larger one."""
+    """Release cached blocks, so that the smaller batch does not fail on fragments of the larger one."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()  # waits for the device; only after a failure
 
 
 def nothing_fits(start: Rung) -> str:
-    """Say that even one window is too much, and what else would help."""
+    """Return the message that even one window is too much, and what else would help."""
     return (
         f"out of memory even with one window at a time (started at {start}); take a smaller model "
         "(model.xlstm.embedding_dim, num_blocks), fewer detectors or precision bf16-mixed"

@@ -50,7 +50,7 @@ class Metrics:
     features: tuple[FeatureErrors, ...]
 
     def flat(self, prefix: str = "") -> dict[str, float | None]:
-        """Give one column per number, for a table with a row per epoch."""
+        """Return one column per figure, for a table with a row per epoch."""
         row: dict[str, float | None] = {f"{prefix}loss": self.loss}
         for feature in self.features:
             for kind in ("mae", "rmse", "mape"):
@@ -58,7 +58,7 @@ class Metrics:
         return row
 
     def nested(self) -> dict[str, Any]:
-        """Give the whole result in a shape for JSON."""
+        """Return the whole result in a shape for JSON."""
         return {
             "loss": self.loss,
             "features": {
@@ -87,7 +87,7 @@ class ErrorSums:
         """Count one batch `[B,P,N,F]` in real units; the normalized error feeds the loss."""
         target = torch.where(mask, target, 1.0)  # an unobserved target may be NaN
         error = torch.where(mask, prediction - target, 0.0).double()
-        # A percentage of (nearly) nothing says nothing: such targets are left out of MAPE, and only of it.
+        # A percentage of (nearly) nothing is meaningless: such targets are left out of MAPE, and only of it.
         sized = mask & (target.abs() > self.smallest_for_percent)
         percent = torch.where(sized, error.abs() / target.abs().clamp(min=self.smallest_for_percent), 0.0)
         rows = [mask.double(), error.abs(), error.square(), percent, sized.double()]

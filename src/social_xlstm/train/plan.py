@@ -17,7 +17,7 @@ class Plan:
     The training loader has a batch_size, a length, and `set_epoch(epoch, start_batch)`, which fixes the order
     of the next iteration and where it starts; torch's own generator is left to the model.
     `rebuild` makes the training loader anew with another batch size; without it the out-of-memory ladder
-    cannot step down. `about` travels in every checkpoint and tells a later reader what it belongs to.
+    cannot step down. `about` is stored in every checkpoint and describes what it belongs to.
     """
 
     train: Any
@@ -28,7 +28,7 @@ class Plan:
     about: dict[str, Any] = field(default_factory=dict)
 
     def loader_for(self, rung: Rung, configured: Rung) -> Any:
-        """Give the training loader of this rung's batch size."""
+        """Return the training loader of this rung's batch size."""
         if self.rebuild is None or rung.batch_size == configured.batch_size:
             return self.train
         return self.rebuild(rung.batch_size)
@@ -36,7 +36,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class FirstBatches:
-    """No more than so many batches of a loader, always the first ones."""
+    """At most `limit` batches of a loader, always the first ones."""
 
     loader: Iterable[Any]
     limit: int | None

@@ -58,7 +58,7 @@ def check_bfloat16(name: config.Precision, device: torch.device) -> None:
     """Refuse bf16-mixed where the processor's bfloat16 products would end the whole process.
 
     Some virtual machines advertise AMX and do not let it run; the first product then dies of an illegal
-    instruction, without a word. Only another process can try that and live; it costs the import of torch.
+    instruction, without a message. Only another process can try that safely; it costs the import of torch.
     """
     if name != "bf16-mixed" or device.type != "cpu":
         return
@@ -73,7 +73,7 @@ def check_bfloat16(name: config.Precision, device: torch.device) -> None:
 
 
 def set_tf32(enabled: bool, device: torch.device | str) -> bool:
-    """Let CUDA multiply float32 in TF32 (O15) or forbid it, and say whether that took effect.
+    """Let CUDA multiply float32 in TF32 (O15) or forbid it, and return whether that took effect.
 
     Elsewhere nothing is touched: on a CPU the same switch could lower the precision of its products.
     """
@@ -86,7 +86,7 @@ def set_tf32(enabled: bool, device: torch.device | str) -> bool:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What to call instead of the model, and what to tell the user about it."""
+    """What to call instead of the model, and a message about it."""
 
     call: Callable[..., Any]
     took_effect: bool

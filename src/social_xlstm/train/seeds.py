@@ -1,4 +1,4 @@
-"""Make a training repeatable: seed every generator, and take and put back their states."""
+"""Make a training repeatable: seed every generator, and save and restore their states."""
 
 import random
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 def seed_everything(seed: int, rank: int = 0) -> None:
     """Seed Python, NumPy and torch; each process gets its own dropout.
 
-    Start weights differ too, until DistributedDataParallel hands the first process's to all.
+    Start weights differ too, until DistributedDataParallel sends the first process's to all.
     """
     mixed = (seed + 1_000_003 * rank) % 2**32
     random.seed(mixed)
@@ -19,7 +19,7 @@ def seed_everything(seed: int, rank: int = 0) -> None:
 
 
 def random_state() -> dict[str, Any]:
-    """Take the state of every generator as tensors and numbers, which a safe checkpoint may hold."""
+    """Return the state of every generator as tensors and numbers, which a safe checkpoint may hold."""
     version, internal, gauss = random.getstate()
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state: dict[str, Any] = {
@@ -40,7 +40,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Put back what `random_state` took."""
+    """Restore what `random_state` returned."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal.tolist()), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]

@@ -1,4 +1,4 @@
-"""Take a running training's whole state as a checkpoint, and put one back."""
+"""Take a running training's whole state as a checkpoint, and restore it."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def take(
 def restore(
     checkpoint: Checkpoint, model: nn.Module, recipe: Recipe, world: World, optimizer: OptimizerConfig
 ) -> FitState:
-    """Put a checkpoint's state into model, optimizer and generators, and return its position."""
+    """Restore a checkpoint's state into model, optimizer and generators; return its position."""
     state = FitState.from_plain(checkpoint.progress)
     load_weights(model, checkpoint)
     if len(checkpoint.random) != world.size:
@@ -57,7 +57,7 @@ def restore(
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Put a checkpoint's weights into the model, or name what does not fit."""
+    """Load a checkpoint's weights into the model, or name what does not fit."""
     if not isinstance(checkpoint.model, dict) or not all(
         isinstance(value, torch.Tensor) for value in checkpoint.model.values()
     ):

@@ -27,32 +27,32 @@ class Speedometer(Callback):
         self._waited, self._windows = 0.0, 0
 
     def wrap_loader(self, batches: Iterable[Any]) -> Iterable[Any]:
-        """Count windows and the time between asking for a batch and having it."""
+        """Count windows and the time between requesting a batch and receiving it."""
         self._start()
         return self._timed(batches)
 
     def _timed(self, batches: Iterable[Any]) -> Iterator[Any]:
-        asked = self._clock()  # clock
+        requested = self._clock()  # clock
         for batch in batches:
-            self._waited += self._clock() - asked  # clock
+            self._waited += self._clock() - requested  # clock
             self._windows += windows_in(batch)
             yield batch
-            asked = self._clock()  # clock
+            requested = self._clock()  # clock
 
     @property
     def seconds(self) -> float:
-        """Give the time since the epoch, or its resumed rest, began."""
+        """Return the time since the epoch, or its resumed rest, began."""
         return self._clock() - self._began  # clock
 
     @property
     def samples_per_s(self) -> float | None:
-        """Give windows per second over all processes, once there is something to divide."""
+        """Return windows per second over all processes, once there is something to divide."""
         seconds = self.seconds
         return self._windows * self._world_size / seconds if self._windows and seconds > 0 else None
 
     @property
     def data_wait_share(self) -> float | None:
-        """Give the share of the epoch's time spent waiting for the next batch."""
+        """Return the share of the epoch's time spent waiting for the next batch."""
         seconds = self.seconds
         return min(self._waited / seconds, 1.0) if self._windows and seconds > 0 else None
 

@@ -24,12 +24,12 @@ class FitState:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def to_plain(self) -> dict[str, Any]:
-        """Give numbers, text and lists only."""
+        """Return the state as numbers, text and lists only."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Any) -> "FitState":
-        """Read back what `to_plain` gave, or refuse."""
+        """Restore what `to_plain` returned, or refuse it."""
         names = {item.name for item in fields(cls)}
         if not isinstance(plain, dict) or set(plain) != names:
             raise InputError("the checkpoint's progress has other fields than this version writes")
@@ -39,7 +39,7 @@ class FitState:
         return cls(**plain)
 
     def judge(self, loss: float | None, epoch: int) -> bool:
-        """Note an epoch's loss and say whether it is the best so far; NaN never is."""
+        """Record an epoch's loss and return whether it is the best so far; NaN never is."""
         better = (
             loss is not None and not math.isnan(loss) and (self.best_loss is None or loss < self.best_loss)
         )

@@ -1,6 +1,7 @@
-"""One training step that does nothing but train: no clock, no output, nothing read back to the host."""
+"""One training step that does nothing but train, and the optimizer and learning rate it updates with."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,12 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from social_xlstm.config import OptimizerConfig
+from social_xlstm.errors import InputError
 from social_xlstm.train.precision import Precision
 from social_xlstm.train.transfer import move_to_device
 
 # Near the number of targets in a usual batch, so that float16 gradients start in range; a power of two, so
 # that dividing by it and multiplying by it later rounds nothing.
 DIVISOR = 2.0**16
+_OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Sums:
 
     @classmethod
     def zero(cls, device: torch.device | str) -> "Sums":
-        """Start counting at nothing."""
+        """Return sums of zero."""
         group, epoch = torch.zeros(2, 2, dtype=torch.float64, device=device).unbind()
         return cls(group, epoch)
 
@@ -117,3 +121,33 @@ def masked_mse(prediction: torch.Tensor, targets: torch.Tensor, mask: torch.Tens
     """Average the squared error over observed targets; without any it is 0."""
     squared, observed = masked_squared_error(prediction, targets, mask)
     return squared / observed.clamp(min=1)
+
+
+def build_optimizer(config: OptimizerConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Make the optimizer for the parameters that are trained.
+
+    Fused: one kernel for all parameters, the step counter stays on the device, and the loss scaler passes its
+    overflow flag as a tensor, where the unfused form reads it on the host in every step.
+    """
+    if config.name not in _OPTIMIZERS:
+        raise InputError(f"optimizer {config.name!r} is unknown; choose one of {', '.join(_OPTIMIZERS)}")
+    trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if not trained:
+        raise InputError("the model has no parameter to train; unfreeze some before making the optimizer")
+    return _OPTIMIZERS[config.name](trained, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+
+
+def learning_rate(config: OptimizerConfig, update: int, updates: int) -> float:
+    """Return the rate of one update (counted from 0) of a training of so many updates.
+
+    A function of the update alone, so that a resumed training needs no scheduler's state. Both schedules rise
+    in a straight line over the first `warmup_share` of the training; `cosine` then falls to zero along half a
+    cosine, `constant` stays.
+    """
+    warmup = config.warmup_share * updates
+    if update < warmup:
+        return config.lr * (update + 1) / (warmup + 1)
+    if config.schedule == "constant":
+        return config.lr
+    progress = min((update - warmup) / max(updates - warmup, 1.0), 1.0)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * progress))

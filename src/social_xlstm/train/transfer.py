@@ -20,7 +20,6 @@ def move_to_device(value: T, device: torch.device | str, *, non_blocking: bool =
 
 
 def _move(value: Any, device: torch.device, non_blocking: bool) -> Any:
-    """Dispatch on the kind of container."""
     if isinstance(value, torch.Tensor):
         return value.to(device, non_blocking=non_blocking)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
