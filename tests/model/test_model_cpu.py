@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from social_xlstm.config import XLSTMConfig
 from social_xlstm.model.cells import build_stack
-from social_xlstm.model.cpu import library as native_library
-from social_xlstm.model.cpu import operators as native_pass
+from social_xlstm.model.cpu import library, operators
 from social_xlstm.model.mlstm import MLSTMBlock
 
-available = pytest.mark.skipif(native_library.library() is None, reason="no C library on this machine")
+available = pytest.mark.skipif(library.library() is None, reason="no C library on this machine")
 
 
 def stack_of(config: XLSTMConfig, seed: int) -> nn.Module:
@@ -49,7 +48,7 @@ def run(stack: nn.Module, x: Tensor, upstream: Tensor) -> dict[str, Tensor]:
 def without_library(stack: nn.Module, x: Tensor, upstream: Tensor) -> dict[str, Tensor]:
     """The same by torch's operations."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native_pass, "applies", lambda *given: False)
+        patch.setattr(operators, "applies", lambda *given: False)
         return run(stack, x, upstream)
 
 
@@ -100,8 +99,8 @@ def test_the_library_computes_the_formulas(
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The C functions called from here on."""
-    called, call = [], native_pass._call
-    monkeypatch.setattr(native_pass, "_call", lambda name, *rest: (called.append(name), call(name, *rest)))
+    called, call = [], operators._call
+    monkeypatch.setattr(operators, "_call", lambda name, *rest: (called.append(name), call(name, *rest)))
     return called
 
 
@@ -114,7 +113,7 @@ def test_it_is_the_library_that_runs(monkeypatch):
     forward = ["mlstm_forward", "slstm_forward", "ffn_forward"]
     assert [*forward, "ffn_backward", "slstm_backward", "mlstm_backward"] == called
     called.clear()
-    stack(torch.randn(1, native_pass._MOST_STEPS + 1, 16))
+    stack(torch.randn(1, operators._MOST_STEPS + 1, 16))
     MLSTMBlock(16, 4, inner=24, kernel=4, block=2, dropout=0.0, num_blocks=1)(torch.randn(3, 12, 16))
     with pytest.raises(RuntimeError, match=r"(?i)dtype|type"):  # read as float32 it would be nonsense
         stack(torch.randn(3, 12, 16, dtype=torch.float64))
@@ -213,7 +212,7 @@ def child(code: str, cache: Path, **environment: str) -> subprocess.Popen:
     imports += (
         "from social_xlstm.config import XLSTMConfig\nfrom social_xlstm.model.cells import build_stack\n"
     )
-    imports += "from social_xlstm.model.cpu import library as native_library\n"
+    imports += "from social_xlstm.model.cpu import library\n"
     return subprocess.Popen(
         [sys.executable, "-c", imports + code],
         env=told,
@@ -227,7 +226,7 @@ TRAIN = """
 stack = build_stack(XLSTMConfig(16, 2, (1,)), "fast")
 for _ in range(2):
     stack(torch.randn(3, 12, 16)).sum().backward()
-print("ran", native_library.library() is not None)
+print("ran", library.library() is not None)
 """
 
 
@@ -309,11 +308,11 @@ def test_a_cache_that_others_could_write_to_is_not_trusted(tmp_path, kind):
 
 def test_the_reason_is_told_once(monkeypatch, caplog):
     """Asking again does not log again."""
-    monkeypatch.setenv(native_library.SWITCH, "0")
-    native_library.library.cache_clear()
+    monkeypatch.setenv(library.SWITCH, "0")
+    library.library.cache_clear()
     try:
         with caplog.at_level(logging.INFO):
-            assert [None, None] == [native_library.library(), native_library.library()]
+            assert [None, None] == [library.library(), library.library()]
         assert 1 == len(caplog.records)
     finally:
-        native_library.library.cache_clear()
+        library.library.cache_clear()

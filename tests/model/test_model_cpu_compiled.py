@@ -6,10 +6,10 @@ from torch import nn
 
 from social_xlstm.config import ModelConfig, XLSTMConfig
 from social_xlstm.model.cells import build_stack
-from social_xlstm.model.cpu import library as native_library
+from social_xlstm.model.cpu import library
 from social_xlstm.model.encoder import build_encoder
 
-pytestmark = pytest.mark.skipif(native_library.library() is None, reason="no C library on this machine")
+pytestmark = pytest.mark.skipif(library.library() is None, reason="no C library on this machine")
 
 
 class Graphs:
@@ -87,7 +87,7 @@ def test_what_c_does_not_take_is_traced_as_formulas(kind, monkeypatch):
     if kind == "float64":
         stack, x = stack.double(), x.double()
     if kind == "off":
-        monkeypatch.setattr(native_library, "library", lambda: None)
+        monkeypatch.setattr(library, "library", lambda: None)
     with torch.autocast("cpu", enabled=kind == "autocast"):
         torch.compile(stack, backend=graphs, fullgraph=True)(x)
     assert (1, 0) == (len(graphs.seen), graphs.blocks())

@@ -5,12 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from social_xlstm.config import ModelConfig, XLSTMConfig
-from social_xlstm.model.cpu import library as native_library
-from social_xlstm.model.cpu import operators as native_pass
+from social_xlstm.model.cpu import library, operators
 from social_xlstm.model.encoder import build_encoder
 from social_xlstm.model.stacked import StackedEncoder, stack_weights
 
-pytestmark = pytest.mark.skipif(native_library.library() is None, reason="no C library on this machine")
+pytestmark = pytest.mark.skipif(library.library() is None, reason="no C library on this machine")
 MIXED = XLSTMConfig(16, 3, (1,), dropout=0.0)
 
 
@@ -60,8 +59,8 @@ def far(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> dict[str, flo
 @pytest.fixture
 def called(monkeypatch) -> list[str]:
     """The C functions called, in order."""
-    names, call = [], native_pass._call
-    monkeypatch.setattr(native_pass, "_call", lambda name, *rest: (names.append(name), call(name, *rest)))
+    names, call = [], operators._call
+    monkeypatch.setattr(operators, "_call", lambda name, *rest: (names.append(name), call(name, *rest)))
     return names
 
 
@@ -92,7 +91,7 @@ def test_every_block_is_one_call_for_all_detectors(called):
     forward = ["mlstm_forward", "slstm_forward", "ffn_forward"]
     assert [*forward, "ffn_backward", "slstm_backward", "mlstm_backward"] == called
     called.clear()
-    stacked(torch.randn(1, 5, native_pass._MOST_STEPS + 1, 2))
+    stacked(torch.randn(1, 5, operators._MOST_STEPS + 1, 2))
     torch.func.vmap(stacked)(torch.randn(2, 3, 5, 6, 2))
     with torch.autocast("cpu"):
         stacked(torch.randn(3, 5, 6, 2))

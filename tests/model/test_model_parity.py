@@ -1,4 +1,4 @@
-"""Our cells are the package's, computed without asking the data anything; in C and written out as well."""
+"""Our cells are the package's, computed without asking the data anything; in C and by torch's operations."""
 
 import contextlib
 import copy
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from social_xlstm.config import XLSTMConfig
 from social_xlstm.errors import InputError
-from social_xlstm.model import eager_pass
 from social_xlstm.model.cells import build_stack
-from social_xlstm.model.cpu import operators as native_pass
+from social_xlstm.model.cpu import library, operators
 
 OURS = ("sync_free", "fast")
+in_c = pytest.mark.skipif(library.library() is None, reason="no C library on this machine")
 
 FORWARD_TOLERANCE = 1e-5
 GRADIENT_TOLERANCE = 1e-4
@@ -50,14 +50,10 @@ def run(stack: nn.Module, x: Tensor, upstream: Tensor) -> tuple[Tensor, dict[str
 
 @contextlib.contextmanager
 def formulas(path: str) -> Iterator[None]:
-    """Run the C library where there is one, the written-out passes, these in small parts, or the formulas."""
+    """Run the C library where there is one, or the formulas."""
     with pytest.MonkeyPatch.context() as patch:
-        if path != "native":
-            patch.setattr(native_pass, "applies", lambda *given: False)
         if path == "plain":
-            patch.setattr(eager_pass, "applies", lambda x: False)
-        if path == "parts":
-            patch.setattr(eager_pass, "_CACHED_BYTES", 1)
+            patch.setattr(operators, "applies", lambda *given: False)
         yield
 
 
@@ -81,7 +77,7 @@ def worst(expected: dict[str, Tensor], actual: dict[str, Tensor]) -> float:
     )
 
 
-@pytest.mark.parametrize("path", ["native", "written out", "parts", "plain"])
+@pytest.mark.parametrize("path", [pytest.param("native", marks=in_c), "plain"])
 @pytest.mark.parametrize("cell", OURS)
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(
@@ -121,16 +117,14 @@ def test_the_reference_stack_is_the_packages(cell):
     assert worst(expected_gradients, actual_gradients) <= GRADIENT_TOLERANCE
 
 
-@pytest.mark.parametrize("path", ["written out", "parts", "plain"])
 @pytest.mark.parametrize("cell", OURS)
-def test_in_float64_the_two_agree_to_rounding(cell, path):
+def test_in_float64_the_two_agree_to_rounding(cell):
     """What is left in float32 is rounding, not a different formula (but for 1e-6 beside the normalizer)."""
     config = XLSTMConfig(16, 4, (0, 2), dropout=0.0)
     package, ours = (stack.double() for stack in twins(config, 1, cell))
     x, upstream = torch.randn(2, 5, 12, 16, dtype=torch.float64)
     expected, expected_gradients = run(package, x, upstream)
-    with formulas(path):
-        actual, actual_gradients = run(ours, x, upstream)
+    actual, actual_gradients = run(ours, x, upstream)
     assert (expected - actual).abs().max().item() <= 1e-13
     assert worst(expected_gradients, actual_gradients) <= 1e-5
 
@@ -148,15 +142,24 @@ def test_inputs_and_upstream_gradients_are_left_alone(cell):
     assert torch.equal(first, ours(x))
 
 
-@pytest.mark.parametrize("path", ["native", "written out"])
-def test_a_second_derivative_is_refused_not_wrong(path):
+@in_c
+@pytest.mark.parametrize("slstm_at", [(), (0,)])
+def test_a_second_derivative_of_c_is_refused_not_wrong(slstm_at):
     """A backward pass of our own cannot be differentiated again, and says so."""
-    ours = build_stack(XLSTMConfig(16, 1, (), dropout=0.0), "fast")
+    ours = build_stack(XLSTMConfig(16, 1, slstm_at, dropout=0.0), "fast")
     x = torch.randn(2, 12, 16, requires_grad=True)
-    with formulas(path):
-        (gradient,) = torch.autograd.grad(ours(x).sum(), x, create_graph=True)
+    (gradient,) = torch.autograd.grad(ours(x).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
+
+
+@pytest.mark.parametrize("slstm_at", [(), (0,)])
+def test_the_formulas_can_be_differentiated_twice(slstm_at):
+    """Where C does not run, autograd has every step, and a second derivative is the first one's slope."""
+    torch.manual_seed(0)
+    ours = build_stack(XLSTMConfig(8, 1, slstm_at, num_heads=2, dropout=0.0), "fast").double()
+    x = torch.randn(1, 3, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(ours, (x,))
 
 
 def test_blocks_that_do_not_fill_a_head_are_refused_by_the_fast_cells():

@@ -7,7 +7,11 @@ import torch
 
 from perfsuite.devices.model.cards import find_card
 from perfsuite.devices.model.device import ModelDevice
-from social_xlstm.model.eager_pass import applies
+from social_xlstm.config import XLSTMConfig
+from social_xlstm.model.cells import build_stack
+from social_xlstm.model.cpu import library
+
+pytestmark = pytest.mark.skipif(library.library() is None, reason="no C library on this machine")
 
 
 @pytest.fixture
@@ -19,12 +23,18 @@ def card():
     device.end_test()
 
 
-def test_passes_written_for_a_cpu_are_not_taken_on_a_modelled_card(card):
-    """Counts would be those of the CPU's passes, not of what a GPU launches."""
-    assert not applies(torch.ones(2, 3, 4, device=card))
-    assert not applies(torch.ones(2, 3, 4).to(card))
+@pytest.fixture(params=[(), (0,)], ids=["mlstm", "slstm"])
+def block(request):
+    """A block that C can run."""
+    return build_stack(XLSTMConfig(16, 1, request.param), "fast").blocks[0]
 
 
-def test_they_are_taken_on_a_cpu_that_nobody_watches():
+def test_c_is_not_taken_on_a_modelled_card(card, block):
+    """Counts would be those of the CPU's library, not of what a GPU launches."""
+    assert not block.runs_in_c(torch.ones(2, 3, 16, device=card))
+    assert not block.runs_in_c(torch.ones(2, 3, 16).to(card))
+
+
+def test_it_is_taken_on_a_cpu_that_nobody_watches(block):
     """Where time is measured, the fast pass runs."""
-    assert applies(torch.ones(2, 3, 4))
+    assert block.runs_in_c(torch.ones(2, 3, 16))

@@ -48,7 +48,7 @@ class LSTMStack(nn.Module):
 
 
 def build_stack(config: XLSTMConfig, cell: CellKind) -> nn.Module:
-    """Build the stack [M,T,E] → [M,T,E] of the asked cell."""
+    """Build the stack [M,T,E] → [M,T,E] of the configured cell."""
     if cell == "lstm":
         _check_counts(config)
         return LSTMStack(config.embedding_dim, config.num_blocks, config.dropout)

@@ -63,7 +63,7 @@ class PerDetectorEncoder(nn.Module):
 
 
 def build_encoder(model: ModelConfig, n_detectors: int, n_features: int) -> nn.Module:
-    """Build the encoder [B,N,T,F] → [B,N,T,E] of the asked kind, with every parameter in place."""
+    """Build the encoder [B,N,T,F] → [B,N,T,E] of the configured kind, with every parameter in place."""
 
     def one() -> SequenceEncoder:
         return SequenceEncoder(model.xlstm, model.cell, n_features)

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from social_xlstm.config import ModelConfig
+
 # Shapes: B windows, N detectors, E width, O = P·F outputs.
 
 
@@ -53,3 +55,16 @@ class ForecastHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B,N,in] to [B,N,O]."""
         return self.last(self.trunk(x))
+
+
+def build_head(model: ModelConfig, *, n_detectors: int, n_out: int, pooled: bool) -> ForecastHead:
+    """Build the head of a configuration; with pooling it reads a context beside every state."""
+    width = model.xlstm.embedding_dim
+    return ForecastHead(
+        # Without pooling the head has no context inputs: weights on constant zeros would never be trained.
+        2 * width if pooled else width,
+        width,
+        n_out,
+        dropout=model.xlstm.dropout,
+        own=n_detectors if model.encoder == "shared_heads" else None,
+    )

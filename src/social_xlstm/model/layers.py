@@ -36,7 +36,7 @@ class CausalConv(nn.Module):
         return self.conv.weight.squeeze(1).t()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [M,T,E] to [M,T,E]; step t sees steps up to t."""
+        """Map [M,T,E] to [M,T,E]; step t depends on steps up to t."""
         taps = self.taps().to(x.dtype)
         T, past = x.shape[1], len(taps) - 1
         padded = F.pad(x, (0, 0, past, 0))

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from social_xlstm.model import eager_pass, mlstm_pass
-from social_xlstm.model.cpu import operators as native_pass
+from social_xlstm.model.cpu import operators
 from social_xlstm.model.layers import CausalConv, Norm
 
 # Shapes: M sequences, T steps, R = M·T rows, E width, I inner width, H heads, D = I/H head width,
@@ -174,26 +173,13 @@ class MLSTMBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]; in C also [G,M,T,E], every weight being [G,...]."""
-        if native_pass.applies(x, own := self._own_weights(), self.xlstm.inner):
-            return native_pass.run("mlstm", x, native_pass.mask(self.xlstm.dropout, x), self._sizes(), own)
-        if not eager_pass.applies(x):
-            return x + self.xlstm(self.xlstm_norm(x))
-        layer = self.xlstm
-        weights = mlstm_pass.Weights(
-            self.xlstm_norm.scale(),
-            layer.proj_up.weight,
-            layer.conv1d.taps().contiguous(),
-            layer.conv1d.conv.bias,
-            *layer.folded(),
-            layer.proj_down.weight,
-        )
-        if self.training and layer.dropout.p > 0:
-            return x + layer.dropout(mlstm_pass.run(x, weights, residual=False))
-        return mlstm_pass.run(x, weights, residual=True)
+        if operators.applies(x, own := self._own_weights(), self.xlstm.inner):
+            return operators.run("mlstm", x, operators.mask(self.xlstm.dropout, x), self._sizes(), own)
+        return x + self.xlstm(self.xlstm_norm(x))
 
     def runs_in_c(self, x: Tensor) -> bool:
-        """Tell whether the C library takes this input."""
-        return native_pass.applies(x, self._own_weights(), self.xlstm.inner)
+        """Return whether the C library takes this input."""
+        return operators.applies(x, self._own_weights(), self.xlstm.inner)
 
     def _own_weights(self) -> tuple[Tensor, ...]:
         """Return the weights in the order of the C structure."""

@@ -1,4 +1,4 @@
-"""Social pooling: what a detector's neighbours say, weighted by distance; zero where there are none."""
+"""Social pooling: the states of a detector's neighbours, weighted by distance; zero where there are none."""
 
 import math
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ class SocialPooling(nn.Module):
     def weight_matrix(self) -> Tensor:
         """Return the weights w_ij / Σ_j w_ij of mean pooling as [N,N]."""
         if self.config.pool_type == "max":
-            raise InputError("max pooling has no weights; ask for them with social_pooling.pool_type: mean")
+            raise InputError("max pooling has no weights; use social_pooling.pool_type: mean")
         if not self.config.sparse and self.log_scale is None:
             return self.matrix
         return self._dense(self.receiver, self.sender, self._pair_weights())

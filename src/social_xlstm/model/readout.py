@@ -39,7 +39,7 @@ class TemporalAttention(nn.Module):
 
 
 class Importance(Protocol):
-    """A model that can say how much each step of a window counts."""
+    """A model that knows how much each step of a window counts."""
 
     training: bool
 

@@ -6,8 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from social_xlstm.model import eager_pass, slstm_pass
-from social_xlstm.model.cpu import operators as native_pass
+from social_xlstm.model.cpu import operators
 from social_xlstm.model.layers import CausalConv, HeadwiseLinear, Norm
 
 # Shapes: M sequences, T steps, E width, H heads, D = E/H head width; G = 4 gates in the order i, f, z, o.
@@ -43,7 +42,7 @@ class SLSTMCell(nn.Module):
         # n and m is log_weight = log n + m. Both follow from how far the newcomer is ahead of the memory:
         # no maximum, no division, nothing that overflows.
         # The state before the first step is zero, so step 0 needs neither the recurrent product nor the
-        # forget gate. The package asks the data for this («n == 0?») in every step: a host sync each time.
+        # forget gate. The package checks the data for this («n == 0?») in every step: a host sync each time.
         first, *later = gates.unbind(0)
         log_weight, _, z, o = first.chunk(4, dim=-1)
         read = torch.tanh(z)
@@ -104,19 +103,9 @@ class SLSTMLayer(nn.Module):
 
     def states(self, x: Tensor) -> Tensor:
         """Map normalized inputs [M,T,E] to the recurrence's states [M,T,E]."""
-        if not eager_pass.applies(x):
-            gates = self.gates(x)
-            with torch.autocast(x.device.type, enabled=False):
-                return self.slstm_cell(gates).permute(2, 0, 1, 3).reshape(x.shape)
-        cell = self.slstm_cell
-        weights = slstm_pass.Weights(
-            self.conv1d.taps().contiguous(),
-            self.conv1d.conv.bias,
-            *self.weights(),
-            *cell.bias().chunk(2, dim=-1),
-            *cell.recurrence().chunk(2, dim=-1),
-        )
-        return slstm_pass.run(x, weights)
+        gates = self.gates(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.slstm_cell(gates).permute(2, 0, 1, 3).reshape(x.shape)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
@@ -138,8 +127,6 @@ class GatedFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]."""
         both = self.proj_up(x)
-        if eager_pass.applies(both):
-            return self.proj_down(slstm_pass.gated_gelu(both))
         gate, value = both.chunk(2, dim=-1)
         return self.proj_down(F.gelu(gate) * value)
 
@@ -168,17 +155,17 @@ class SLSTMBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [M,T,E] to [M,T,E]; in C also [G,M,T,E], every weight being [G,...]."""
-        if native_pass.applies(x, own := self._own_weights(), own[-1].shape[-1]):
+        if operators.applies(x, own := self._own_weights(), own[-1].shape[-1]):
             layer, cell = self.xlstm, self.xlstm.slstm_cell
             sizes = (cell.heads * cell.head_width, cell.heads, layer.conv1d.conv.kernel_size[0])
-            x = native_pass.run("slstm", x, native_pass.mask(layer.dropout, x), sizes, own[:-3])
-            return native_pass.run("ffn", x, None, own[-1].shape[-2:], own[-3:])
+            x = operators.run("slstm", x, operators.mask(layer.dropout, x), sizes, own[:-3])
+            return operators.run("ffn", x, None, own[-1].shape[-2:], own[-3:])
         x = x + self.xlstm(self.xlstm_norm(x))
         return x + self.ffn(self.ffn_norm(x))
 
     def runs_in_c(self, x: Tensor) -> bool:
-        """Tell whether the C library takes this input."""
-        return native_pass.applies(x, own := self._own_weights(), own[-1].shape[-1])
+        """Return whether the C library takes this input."""
+        return operators.applies(x, own := self._own_weights(), own[-1].shape[-1])
 
     def _own_weights(self) -> tuple[Tensor, ...]:
         """Return the weights in the order of the C structures, the feed-forward's three last."""

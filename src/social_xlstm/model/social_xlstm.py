@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from social_xlstm.config import ModelConfig, PoolingConfig
 from social_xlstm.errors import InputError
 from social_xlstm.model.encoder import build_encoder
-from social_xlstm.model.heads import ContextGate, ForecastHead
+from social_xlstm.model.heads import ContextGate, build_head
 from social_xlstm.model.pooling import SocialPooling
 from social_xlstm.model.readout import LastStep, TemporalAttention
 
@@ -36,7 +36,7 @@ class SocialXLSTM(nn.Module):
                 raise InputError(f"{name} is {size}; it must be at least 1")
         self.n_detectors, self.n_features, self.prediction_length = n_detectors, n_features, prediction_length
         self.residual = model.residual
-        width, dropout = model.xlstm.embedding_dim, model.xlstm.dropout
+        width = model.xlstm.embedding_dim
         self.detector_embedding = nn.Embedding(n_detectors, width) if model.detector_embedding else None
         if self.detector_embedding is not None:
             # Small beside the lifted features: detectors start alike and grow apart.
@@ -47,13 +47,11 @@ class SocialXLSTM(nn.Module):
         if model.context_gate and self.pooling is None:
             raise InputError("model.context_gate is on but pooling is off; set social_pooling.enabled: true")
         self.context_gate = ContextGate(width) if model.context_gate else None
-        # Without pooling the head has no context inputs: weights on constant zeros would never be trained.
-        self.head = ForecastHead(
-            width if self.pooling is None else 2 * width,
-            width,
-            prediction_length * n_features,
-            dropout=dropout,
-            own=n_detectors if model.encoder == "shared_heads" else None,
+        self.head = build_head(
+            model,
+            n_detectors=n_detectors,
+            n_out=prediction_length * n_features,
+            pooled=self.pooling is not None,
         )
 
     def encode(self, features: Tensor) -> Tensor:

@@ -80,7 +80,7 @@ class StackedEncoder(nn.Module):
         return per_detector(dict(self.encoder.named_parameters()), x, identity)
 
     def _runs_in_c(self, x: Tensor) -> bool:
-        """Tell whether the C library takes every block for all detectors at once."""
+        """Return whether the C library takes every block for all detectors at once."""
         lifted = x.transpose(0, 1)[..., :1].expand(-1, -1, -1, self.encoder.embed.weight.shape[1])
         stack = self.encoder.stack
         return isinstance(stack, BlockStack) and all(

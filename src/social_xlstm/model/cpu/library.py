@@ -1,4 +1,4 @@
-"""Build the cells' C once per machine, keep it in the user's cache, load it; or say why not."""
+"""Build the cells' C once per machine, keep it in the user's cache and load it, or log why not."""
 
 import ctypes
 import functools
@@ -64,7 +64,7 @@ def _openmp() -> str:
     try:
         maps = Path("/proc/self/maps").read_text()
     except OSError as error:
-        raise Unavailable("only Linux tells which OpenMP runtime torch uses") from error
+        raise Unavailable("which OpenMP runtime torch uses is known on Linux only") from error
     loaded = re.findall(r"(/\S*/lib(?:g|i)?omp\d?(?:-\w+)?\.so[.\d]*)$", maps, re.MULTILINE)
     if not loaded:
         raise Unavailable("this torch has no OpenMP runtime")
@@ -82,9 +82,9 @@ def _key(compiler: str, openmp: str) -> str:
             r"^(?:model name|flags|Features)\s*:.*$", Path("/proc/cpuinfo").read_text(), re.MULTILINE
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise Unavailable(f"{compiler} does not answer: {error}") from error
-    told = (*_FLAGS, compiler, openmp, torch.__version__, platform.machine(), *sorted(set(cpu)))
-    parts += [version.stdout, *(word.encode() for word in told)]
+        raise Unavailable(f"{compiler} does not run: {error}") from error
+    settings = (*_FLAGS, compiler, openmp, torch.__version__, platform.machine(), *sorted(set(cpu)))
+    parts += [version.stdout, *(word.encode() for word in settings)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from social_xlstm.model import eager_pass
-from social_xlstm.model.cpu import library as native_library
+from social_xlstm.model.cpu import library
 
 # Shapes: M sequences, T steps, E width. Every block maps [M,T,E] to [M,T,E] with its residual; a mask is what
 # dropout multiplies by. Weights are the modules' own, in the order of the C structures, the norm's [E] first.
@@ -20,14 +19,14 @@ _WIDEST_VECTOR = 16  # floats; widened layers are rows of whole vectors in C
 
 
 def applies(x: Tensor, weights: Sequence[Tensor], widened: int) -> bool:
-    """Tell whether the C library may take this input into a block with layers of `widened` channels."""
+    """Return whether the C library may take this input into a block with layers of `widened` channels."""
     return (
-        (_may_be_traced(x) if torch.compiler.is_compiling() else eager_pass.applies(x))
+        (_may_be_traced(x) if torch.compiler.is_compiling() else _may_be_called(x))
         and x.dtype == torch.float32
         and x.dim() in (3, 4)
         and 0 < x.shape[-2] <= _MOST_STEPS
         and x.numel() > 0
-        # C takes the sizes' word for it; what does not fit is left to torch, which says what is wrong.
+        # C does not check sizes; what does not fit is left to torch, whose error says what is wrong.
         and weights[0].shape == x.shape[:-3] + x.shape[-1:]
         and widened % _WIDEST_VECTOR == 0
         and all(type(w) in (Tensor, nn.Parameter) and w.dtype == torch.float32 for w in weights)
@@ -35,8 +34,20 @@ def applies(x: Tensor, weights: Sequence[Tensor], widened: int) -> bool:
     )
 
 
+def _may_be_called(x: Tensor) -> bool:
+    """Return whether C may run in place of torch's operators: nothing transforms or watches them."""
+    return (
+        x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        # What torch's own autograd functions check: under vmap and its kin they cannot run as they are.
+        and not torch._C._are_functorch_transforms_active()
+        # A modelled card or a counter that watches operators must get those that another device would run.
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
 def _may_be_traced(x: Tensor) -> bool:
-    """Tell whether a traced graph may hold the block as one operator; an exported one may run anywhere."""
+    """Return whether a traced graph may hold the block as one operator; an exported one may run anywhere."""
     return (
         x.device.type == "cpu"
         and not torch.compiler.is_exporting()
@@ -45,7 +56,7 @@ def _may_be_traced(x: Tensor) -> bool:
     )
 
 
-# Asked while tracing, not traced.
+# Evaluated while tracing, not traced.
 @torch.compiler.assume_constant_result
 def _no_transform() -> bool:
     return not torch._C._are_functorch_transforms_active()
@@ -53,7 +64,7 @@ def _no_transform() -> bool:
 
 @torch.compiler.assume_constant_result
 def _available() -> bool:
-    return native_library.library() is not None
+    return library.library() is not None
 
 
 def mask(dropout: nn.Dropout, x: Tensor) -> Tensor | None:
@@ -159,13 +170,13 @@ class _Groups(ctypes.Structure):
 
 
 def _call(function: str, sizes: Sequence[int], weights: Sequence[Tensor], x: Tensor, *rest: Any) -> None:
-    library, (_, direction) = native_library.library(), function.split("_")
+    loaded, (_, direction) = library.library(), function.split("_")
     count = x.shape[0] if x.dim() == 4 else 1
     each = [weight.numel() // count for weight in weights]
     groups = _Groups(count, len(weights), (ctypes.c_long * len(each))(*each))
     shape = (ctypes.c_long * (2 + len(sizes)))(*x.shape[-3:-1], *sizes)
     given = [ctypes.c_void_p(r.data_ptr()) if isinstance(r, Tensor) else r for r in (x, *rest)]
-    block, for_groups = getattr(library, function), getattr(library, f"groups_{direction}")
+    block, for_groups = getattr(loaded, function), getattr(loaded, f"groups_{direction}")
     threads = torch.get_num_threads()
     failed = for_groups(block, ctypes.byref(groups), shape, _addresses(weights), *given, threads)
     if failed:
