@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perfsuite.units import Unit, show
+from perfsuite import Unit, show
 
 FOLDER = Path(__file__).with_name("documents")
 _LOWER_IS_BETTER = ("step_seconds", "epoch_seconds", "transfer_seconds", "peak_memory", "parameters", "swing")

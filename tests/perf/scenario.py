@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from perfsuite.plugin.fixture import Perf
-from perfsuite.records import Reading
+from perfsuite import Perf, Reading
 from social_xlstm import config_file
 from social_xlstm.config import Config
 from social_xlstm.data.loader import build_loader

@@ -1,8 +1,11 @@
 """Utilization over time as a driver's samples would show it: its swing and its period."""
 
-from perfsuite.devices.cuda.series import MIN_PERIODS, dominant_period
-from perfsuite.records import Reading
-from perfsuite.statistics import mean, quantile
+from statistics import fmean
+
+import numpy
+
+from perfsuite import Reading
+from perfsuite.devices.cuda import MIN_PERIODS, dominant_period
 
 SAMPLE_SECONDS = 1 / 6  # how often a driver renews its figure
 _LEAST_SWING = 0.05  # what moves less has no period worth naming
@@ -16,7 +19,7 @@ def sampled(reading: Reading) -> tuple[list[float], float]:
     each = reading.wall_seconds / len(reading.series)
     steady = reading.series[len(reading.series) // 3 :]
     count = max(round(SAMPLE_SECONDS / each), 1)
-    return [mean(steady[i : i + count]) for i in range(0, len(steady) - count + 1, count)], each * count
+    return [fmean(steady[i : i + count]) for i in range(0, len(steady) - count + 1, count)], each * count
 
 
 def swing(reading: Reading) -> float | None:
@@ -24,7 +27,11 @@ def swing(reading: Reading) -> float | None:
     if reading.utilization_swing is not None or not reading.series:
         return reading.utilization_swing
     cells, _ = sampled(reading)
-    return quantile(cells, 0.95) - quantile(cells, 0.05) if len(cells) >= MIN_PERIODS else None
+    return (
+        float(numpy.quantile(cells, 0.95) - numpy.quantile(cells, 0.05))
+        if len(cells) >= MIN_PERIODS
+        else None
+    )
 
 
 def period(reading: Reading) -> float | None:

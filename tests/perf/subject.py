@@ -10,11 +10,10 @@ from typing import Any
 import torch
 
 from social_xlstm.config import ModelConfig, OptimizerConfig, PoolingConfig, XLSTMConfig
-from social_xlstm.data.collate import Batch
+from social_xlstm.data.windows import Batch
 from social_xlstm.model.social_xlstm import SocialXLSTM
-from social_xlstm.train.optimizers import build_optimizer
 from social_xlstm.train.precision import Precision
-from social_xlstm.train.step import Recipe, Sums, backward, drop_gradients, train_step
+from social_xlstm.train.step import Recipe, Sums, backward, build_optimizer, drop_gradients, train_step
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.collect.limits import LIMITS
+from perfsuite import METRICS
 
 PATH = Path(__file__).with_name("limits.toml")
+LIMITS = {metric.limit_name for metric in METRICS.values()}
 
 
 class Row(Mapping[str, Any]):

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from social_xlstm.config import LoaderConfig
-from social_xlstm.data.collate import collate_detectors
 from social_xlstm.data.loader import build_loader
 from social_xlstm.data.series import Series
+from social_xlstm.data.windows import collate_detectors
 from social_xlstm.data.workers import choose_num_workers, host_memory_bytes
 from social_xlstm.errors import InputError
 from tests.perf.contract import contract
@@ -87,7 +87,7 @@ def test_automatic_workers_are_within_a_tenth_of_the_best(case):
 
 def _behind(cost: float, chosen: int, share: float, least: float) -> str:
     what = f"{chosen} workers for a batch that costs {cost:g} steps reach {share:.2f} of the best speed"
-    return "" if share >= least else f"{what}, below the {least:g} asked by the table"
+    return "" if share >= least else f"{what}, below the {least:g} expected by the table"
 
 
 @contract("O9", "cpu")
@@ -140,7 +140,8 @@ def test_dropping_the_last_batch_keeps_one_shape_and_one_graph(case):
     torch.compiler.reset()
     most = case.limits["graphs"]
     case.require(
-        [f"{graphs} graphs for {len(shapes)} shapes, above the {most} asked by the table"] * (graphs > most)
+        [f"{graphs} graphs for {len(shapes)} shapes, above the {most} expected by the table"]
+        * (graphs > most)
     )
 
 
@@ -206,5 +207,5 @@ def test_workers_share_one_copy_of_the_data(case):
     case.tell(f"a worker's own memory {own:.0f} MiB, the data {size} MiB")
     most = case.limits["own_mebibytes"]
     case.require(
-        [f"a worker holds {own:.0f} MiB of its own, above the {most} asked by the table"] * (own > most)
+        [f"a worker holds {own:.0f} MiB of its own, above the {most} expected by the table"] * (own > most)
     )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from social_xlstm.config import PoolingConfig
-from social_xlstm.data.collate import collate, collate_detectors
+from social_xlstm.data.windows import collate, collate_detectors
 from social_xlstm.model.pooling import SocialPooling
 from social_xlstm.train.transfer import move_to_device
 from tests.perf.feeding import prepared

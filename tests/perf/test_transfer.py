@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from social_xlstm.config import LoaderConfig
-from social_xlstm.data.collate import Batch
 from social_xlstm.data.loader import build_loader
+from social_xlstm.data.windows import Batch
 from social_xlstm.train.transfer import move_to_device
 from tests.perf.contract import contract
 from tests.perf.feeding import AsConfigured, prepared
@@ -108,5 +108,5 @@ def test_workers_that_stay_keep_the_utilization_steady(case):
     case.tell("no period" if repeats is None else f"period {repeats:.1f} s before")
     most = case.limits["swing"]
     case.require(
-        [f"the swing is {swings[1]:.0%}, above the {most:.0%} asked by the table"] * (swings[1] > most)
+        [f"the swing is {swings[1]:.0%}, above the {most:.0%} expected by the table"] * (swings[1] > most)
     )

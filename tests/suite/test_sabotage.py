@@ -14,7 +14,7 @@ from tests.perf.catalogue import CATALOGUE
 ROOT = Path(__file__).parents[2]
 # How a contract breaks: by a limit, a ratio, a difference or a baseline. Anything else is an accident.
 _REASONS = re.compile(
-    r"asked by (the perf call|the table|perf\.compare)|tests\.perf\.contract\.Broken|"
+    r"expected by (the perf call|the table|perf\.compare)|tests\.perf\.contract\.Broken|"
     r"(above|below) the baseline|^assert |AssertionError",
     re.MULTILINE,
 )

@@ -2,12 +2,12 @@
 
 import pytest
 
-from perfsuite.records import Reading
 from tests.perf.steadiness import period, swing
+from tests.readings import make_reading
 
 
 def reading(series, seconds=30.0, **figures):
-    return Reading("loop", "loop", "model:a10", 10, 1, 100, seconds, (), series=tuple(series), **figures)
+    return make_reading("loop", "loop", "model:a10", 10, 1, 100, seconds, (), series=tuple(series), **figures)
 
 
 def test_a_start_at_the_beginning_is_no_swing():

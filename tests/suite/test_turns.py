@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.records import Reading
 from tests.perf.contract import Broken, Case
 from tests.perf.table import Row
+from tests.readings import make_reading
 
 
 class ScriptedPerf(SimpleNamespace):
@@ -14,7 +14,7 @@ class ScriptedPerf(SimpleNamespace):
 
     def loop(self, loader, step, *, name="", **limits):
         self.asked.append((loader, name, limits))
-        return Reading(name, "loop", "cpu", 10, 1, 40, 1.0, (0.1,) * 10, data_wait=self.waits.pop(0))
+        return make_reading(name, "loop", "cpu", 10, 1, 40, 1.0, (0.1,) * 10, data_wait=self.waits.pop(0))
 
 
 def case(*waits):
@@ -49,7 +49,7 @@ def test_a_loop_that_never_waits_is_the_best_one():
 
 
 def counted(number, syncs, kernels):
-    return Reading(
+    return make_reading(
         number, "step", "model:a10", 1, 1, 1, 1.0, (1.0,), counts={"syncs": syncs, "kernels": kernels}
     )
 
