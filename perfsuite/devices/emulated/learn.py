@@ -1,0 +1,93 @@
+"""Learn how long kernels take: the model costs the operators of a step, each shares with its launches."""
+
+import contextlib
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from perfsuite.devices import operators
+from perfsuite.devices.emulated.runtime import Call, Runtime
+from perfsuite.devices.model.cards import Card
+from perfsuite.devices.model.roofline import seconds
+from perfsuite.devices.operators import Rule, tensors_of
+
+_LAUNCHES = ("kernel", "library")
+Key = tuple[str, str, tuple[int, ...]]  # kind, name, geometry
+
+
+class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Run operators, and note with what they cost on the card which kernels they launched."""
+
+    def __init__(self, card: Card) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._card = card
+        self._rules: dict[Any, Rule] = {}
+        self._launched: list[Key] = []
+        self.found: dict[Key, list[float]] = defaultdict(list)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Compiled functions run as written in this step; torch's guard would cost more than we do.
+        return False
+
+    def note(self, call: Call) -> None:
+        """Take a launch for the running operator's."""
+        if call.kind in _LAUNCHES:
+            self._launched.append((call.kind, call.name, call.shape))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operator, then give its launches their share of its time."""
+        kwargs = kwargs or {}
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = Rule(func)
+        outer, self._launched = self._launched, []
+        result = func(*args, **kwargs)
+        launched, self._launched = self._launched, outer
+        if launched and rule.has_kernel:
+            inputs = tensors_of((*args, *kwargs.values()))
+            outputs = tensors_of(result if isinstance(result, tuple) else (result,))
+            self._share(self._seconds(func, rule, args, inputs, outputs), launched)
+        return result
+
+    def _seconds(
+        self, func: Any, rule: Rule, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]
+    ) -> float:
+        try:
+            return seconds(
+                operators.kernel_of(func, inputs, outputs, args, is_tf32=rule.is_tf32()), self._card
+            )
+        except (IndexError, TypeError, ValueError, AttributeError):
+            return 0.0  # an operator whose arguments no rule expects, such as cuDNN's RNN: the least is taken
+
+    def _share(self, took: float, launched: list[Key]) -> None:
+        # A library's product is nearly all of its operator; other kernels of one operator share alike.
+        main = [key for key in launched if key[0] == "library"] or launched
+        for key in main:
+            self.found[key].append(took / len(main))
+
+
+def learn(runtime: Runtime, step: Callable[[], object], card: Card) -> int:
+    """Run one step and hand its kernels' durations to the emulator; return how many it knows from it."""
+    lesson = Lesson(card)
+    with _as_written(), runtime.watched(lesson.note), lesson:
+        step()
+    for (kind, name, shape), times in lesson.found.items():
+        # One geometry may serve several sizes: their mean keeps the step's sum.
+        took = max(sum(times) / len(times), card.kernel_seconds)
+        runtime.learn(kind, name, shape, took)
+    return len(lesson.found)
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Let compiled functions run as written: Dynamo would compile them anew, and the lesson with them."""
+    is_compiling = "torch._dynamo" in sys.modules  # loading it takes seconds
+    with torch.compiler.set_stance("force_eager") if is_compiling else contextlib.nullcontext():
+        yield
