@@ -1,0 +1,138 @@
+"""The plugin on emulated cards: what pytest says, what it refuses, ranks, and two runs at once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.emulated.runs import ROOT, emulate
+
+pytestmark = [pytest.mark.cuda_torch, pytest.mark.slow]
+
+STEP = """
+import pytest, torch
+{more}
+@pytest.mark.gpu
+@pytest.mark.perf(max_time="1 s", min_time="1 s")
+def test_step(perf):
+    weight = torch.ones(64, 64, device=perf.device, requires_grad=True)
+    {body}
+"""
+PLAIN = "perf(lambda: (weight @ weight).sum().backward())"
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A folder with one test; returns what runs pytest there."""
+
+    def make(body=PLAIN, more=""):
+        (tmp_path / "pytest.ini").touch()
+        (tmp_path / "test_it.py").write_text(STEP.format(body=body, more=more))
+        return tmp_path
+
+    return make
+
+
+def run(folder, *flags, **variables):
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-m", "pytest", "-p", "no:logging", *flags]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
+
+
+def test_an_emulated_process_never_calls_its_card_cuda(project):
+    """`auto` is the emulated card, and asking for cuda is refused: no figure may pass for a measured one."""
+    folder = project()
+    ran = emulate(*(sys.executable, "-m", "pytest", "-p", "no:logging", "--perf"), cwd=folder)
+    assert 0 == ran.returncode, ran.stdout
+    assert "perfsuite: emulated:a10 (NVIDIA A10 emulated)" in ran.stdout
+    for asked, words in (
+        ("cuda", "the cards this process sees are emulated"),
+        ("emulated:t4", "started on emulated:a10"),
+    ):
+        ran = emulate(*(sys.executable, "-m", "pytest", "--perf", f"--perf-device={asked}"), cwd=folder)
+        assert 4 == ran.returncode
+        assert words in ran.stderr
+
+
+def test_results_are_not_comparable(project):
+    """A comparison of results neither passes nor fails by them, and says so."""
+    body = "assert not perf.has_values; perf.compare(without=lambda: weight.sum(), with_=lambda: weight.sum() + 1, result=lambda x: x)"
+    ran = run(project(body), "--perf", "--perf-device=emulated:a10")
+    assert 0 == ran.returncode, ran.stdout
+    assert "not comparable here, the device computes no values" in ran.stdout
+
+
+def test_what_was_refused_is_listed_at_the_end(project):
+    """A test that needs cuFFT fails with torch's error, and the function is named after the table."""
+    ran = run(project("perf(lambda: torch.fft.fft(weight))"), "--perf", "--perf-device=emulated:a10")
+    assert 1 == ran.returncode
+    assert "cuFFT error" in ran.stdout
+    assert "the emulated GPU does not have, and refused: cufft" in ran.stdout
+
+
+def test_a_conftest_may_import_torch(project):
+    """It is read by the second pytest alone, which has the libraries."""
+    folder = project()
+    (folder / "conftest.py").write_text("import torch\nassert torch.cuda.is_available()\n")
+    ran = run(folder, "--perf", "--perf-device=emulated:a10")
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    assert 1 == ran.stdout.count("test session starts")
+
+
+def test_pytest_called_from_python_is_not_started_anew(project):
+    """That would run the caller's program twice."""
+    code = "import sys, pytest; sys.exit(pytest.main(['--perf', '--perf-device=emulated:a10']))"
+    given = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=project(), env=given, capture_output=True, text=True, check=False
+    )
+    assert 4 == ran.returncode
+    assert "python -m perfsuite emulate CARD" in ran.stderr
+
+
+def test_two_runs_at_once_do_not_meet(project):
+    """Cards of their own, no waiting for each other's locks."""
+    folder = project()
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:logging",
+        "-p",
+        "no:cacheprovider",
+        "--perf",
+        "--perf-device=emulated:a10",
+    ]
+    runs = [
+        subprocess.Popen(
+            command, cwd=folder, env=given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        for _ in range(2)
+    ]
+    told = [run.communicate()[0] for run in runs]
+    assert [0, 0] == [run.returncode for run in runs], told
+    assert not any("waiting for" in text for text in told)
+
+
+def test_ranks_have_a_card_each(tmp_path):
+    """A multi_gpu test on two emulated cards: two processes, gloo, and figures that say «emulated»."""
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_ranks.py").write_text("""
+import pytest, torch
+from torch import nn
+@pytest.mark.multi_gpu(n=2)
+@pytest.mark.perf(min_time="1 s", max_time="1 s")
+def test_ddp(perf):
+    model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).to(perf.device))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1); batch = torch.randn(32, 64, device=perf.device)
+    def step():
+        optimizer.zero_grad(); model(batch).sum().backward(); optimizer.step()
+    perf(step, samples_per_step=32)
+""")
+    ran = run(tmp_path, "--perf", "--perf-device=emulated:2xa10")
+    assert 0 == ran.returncode, ran.stdout
+    assert "test_ddp on 2 ranks" in ran.stdout
+    assert " emulated " in ran.stdout
