@@ -1,13 +1,17 @@
 # Two commands do everything on a fresh machine: `make perf` and `make test`.
-# Each makes .venv and installs into it when pyproject.toml or constraints.txt changed since the last time.
+# Each makes .venv and installs into it when a pyproject.toml or constraints.txt changed since the last time.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python -m
 INSTALLED := $(VENV)/.installed
+# The emulated GPU has an environment of its own: torch built for CUDA, and nothing of NVIDIA's.
+EMULATED_VENV := .venv-emulated
+EMULATED_RUN := $(EMULATED_VENV)/bin/python -m
+EMULATED := $(EMULATED_VENV)/.installed
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help perf model claims sabotage loaded test lint bench document-002 bench-verdicts install clean
+.PHONY: help perf model emulated claims sabotage loaded test lint bench document-002 bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -18,6 +22,10 @@ perf: $(INSTALLED)  ## measure the optimization suite; without a GPU its gpu tes
 
 model: $(INSTALLED)  ## count and predict the gpu tests on a modelled A10, against its committed baselines
 	$(RUN) pytest --perf tests/perf -m gpu --perf-device=model:a10 $(ARGS)
+
+emulated: $(EMULATED)  ## torch's CUDA build on an emulated A10: its tests, the gpu suite against its baselines (ARGS="…")
+	$(EMULATED_RUN) pytest tests/emulated tests/unit/devices/emulated $(ARGS)
+	$(EMULATED_RUN) pytest --perf tests/perf -m gpu --perf-device=emulated:a10
 
 claims: $(INSTALLED)  ## run the five documents before and after, and write docs/claims.md
 	$(RUN) pytest --perf tests/perf -m scenario --perf-claims=docs/claims.md $(ARGS)
@@ -50,12 +58,19 @@ bench-verdicts: $(INSTALLED)  ## false alarms and slowdowns found, ours beside p
 
 install: $(INSTALLED)  ## make .venv and install everything
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml src/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "perfsuite needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
-	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[model,dev]'
+	$(RUN) pip install --quiet --constraint constraints.txt --editable '.[dev]' --editable ./src
+	@touch $@
+
+# Without dependencies: torch's wheel asks for 4 GB of NVIDIA's libraries, which the emulator stands in for.
+$(EMULATED): pyproject.toml src/pyproject.toml constraints-emulated.txt
+	@test -x $(EMULATED_VENV)/bin/python || $(PYTHON) -m venv $(EMULATED_VENV)
+	$(EMULATED_RUN) pip install --quiet --no-deps --requirement constraints-emulated.txt
+	$(EMULATED_RUN) pip install --quiet --no-deps --editable . --editable ./src
 	@touch $@
 
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist
+	rm -rf $(VENV) $(EMULATED_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist

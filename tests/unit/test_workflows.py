@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfsuite.remember import files as baselines
+from perfsuite.remember import files
 from perfsuite.remember.patch import of_documents
 from tests.unit.remember.test_schema import DOCUMENT
 
@@ -30,6 +30,7 @@ ELSEWHERE = {
     "make lint": "is run beside these tests",
     "make test": "runs these tests",
     "make sabotage": "breaks every contract, for minutes",
+    "make emulated": "has an environment of its own; .ci/run runs it",
     "make install": "installed what runs these tests",
     "pip install zizmor": "asks the package index",
     ".venv/bin/python -m pip install": "asks the package index",
@@ -186,7 +187,7 @@ def test_the_proposing_command_takes_a_good_patch_and_no_other(tmp_path):
         ran = bash(script, checkout)
         assert 1 == ran.returncode
         assert "is refused" in ran.stderr
-    assert DOCUMENT == baselines.load(stored, DOCUMENT["test"])
+    assert DOCUMENT == files.load(stored, DOCUMENT["test"])
 
 
 def here(script, *arguments):
@@ -216,7 +217,7 @@ def test_the_gpu_commands_fail_loudly_where_there_is_no_gpu(tmp_path):
     ):
         ran = here(command(start))
         assert 4 == ran.returncode
-        assert "device cuda was asked for, but torch" in ran.stderr
+        assert "device cuda was requested, but torch" in ran.stderr
     ran = here(command(".venv/bin/python -m perfsuite doctor"))
     assert 1 == ran.returncode
     assert "no GPU can be measured here" in ran.stderr
