@@ -1,50 +1,96 @@
-"""Cost rules of torch's operators: which kernels one becomes on a GPU, their FLOPs and their bytes."""
+"""Cost rules of torch's operators: the kernels each becomes on a GPU, their FLOPs and their bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
-from perfsuite.devices.kernels import Family, Kernel
+import torch
 
+from perfsuite.devices.kernels import Kernel, KernelKind
+from perfsuite.devices.launches import work_of
+from perfsuite.devices.work import Call
+
+Unit = Literal["matmul", "conv", "rnn"]  # each has its own TF32 switch; cuDNN's are on by default
+_UNITS: dict[KernelKind, Unit] = {
+    KernelKind.LINEAR: "matmul",
+    KernelKind.BMM: "matmul",
+    KernelKind.ATTENTION: "matmul",
+    KernelKind.CONVOLUTION: "conv",
+    KernelKind.RECURRENCE: "rnn",
+}
 Shape = tuple[int, ...]
+
+
+def unit_of(kind: KernelKind) -> Unit | None:
+    """Return the TF32 switch of a kind of kernels; None for those that multiply no matrices."""
+    return _UNITS.get(kind)
+
+
+def is_allowed(unit: Unit) -> bool:
+    """Return whether TF32 is on, by whichever of torch's two settings it was switched."""
+    backend = torch.backends.cuda.matmul if unit == "matmul" else getattr(torch.backends.cudnn, unit, None)
+    precision = getattr(backend, "fp32_precision", None)
+    if precision is not None:
+        return bool(precision == "tf32")
+    # Before torch 2.9 there was one switch for all of cuDNN, and no other setting.
+    owner = torch.backends.cuda.matmul if unit == "matmul" else torch.backends.cudnn
+    return bool(owner.allow_tf32)
 
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# No kernel: they make or describe memory, or live on the host.
+# No kernel: they create or describe memory, or run on the host.
 _NO_KERNEL = _names("""
     empty empty_like new_empty empty_strided new_empty_strided set_ resize_ detach detach_ alias lift
     lift_fresh is_same_size _local_scalar_dense record_stream _version sym_size sym_stride sym_numel size
     stride is_pinned _reshape_alias _unsafe_view view_as_real view_as_complex _pin_memory
 """)
-# The host needs a value or a size before it can go on.
-SYNCS = _names("""
-    _local_scalar_dense nonzero masked_select equal unique_dim unique_consecutive _unique _unique2 bincount
-    is_nonzero
-""")
+
+
+# The host needs values or sizes before it can go on: how many.
+SYNCS: Mapping[str, int] = {
+    **dict.fromkeys(
+        _names("""
+    _local_scalar_dense nonzero masked_select equal unique_dim unique_consecutive _unique _unique2 is_nonzero
+"""),
+        1,
+    ),
+    "bincount": 2,  # the least and the largest
+}
+
+
 FACTORIES = _names(
     "empty empty_strided zeros ones full rand randn randint randperm arange linspace eye scalar_tensor"
 )
-_ROW_FAMILIES: Mapping[str, Family] = {
-    "_softmax": Family.SOFTMAX,
-    "_log_softmax": Family.SOFTMAX,
-    "_safe_softmax": Family.SOFTMAX,
-    "_softmax_backward_data": Family.SOFTMAX,
-    "_log_softmax_backward_data": Family.SOFTMAX,
-    "native_layer_norm": Family.LAYER_NORM,
-    "native_layer_norm_backward": Family.LAYER_NORM,
-    "native_group_norm": Family.LAYER_NORM,
-    "native_group_norm_backward": Family.LAYER_NORM,
-    "native_batch_norm": Family.LAYER_NORM,
-    "native_batch_norm_backward": Family.LAYER_NORM,
-    "_native_batch_norm_legit": Family.LAYER_NORM,
+
+
+_ROW_KINDS: Mapping[str, KernelKind] = {
+    "_softmax": KernelKind.SOFTMAX,
+    "_log_softmax": KernelKind.SOFTMAX,
+    "_safe_softmax": KernelKind.SOFTMAX,
+    "_softmax_backward_data": KernelKind.SOFTMAX,
+    "_log_softmax_backward_data": KernelKind.SOFTMAX,
+    "native_layer_norm": KernelKind.LAYER_NORM,
+    "native_layer_norm_backward": KernelKind.LAYER_NORM,
+    "_fused_rms_norm": KernelKind.LAYER_NORM,
+    "_fused_rms_norm_backward": KernelKind.LAYER_NORM,
+    "native_group_norm": KernelKind.LAYER_NORM,
+    "native_group_norm_backward": KernelKind.LAYER_NORM,
+    "native_batch_norm": KernelKind.LAYER_NORM,
+    "native_batch_norm_backward": KernelKind.LAYER_NORM,
+    "_native_batch_norm_legit": KernelKind.LAYER_NORM,
 }
+
+
 _REDUCTIONS = _names("""
     sum mean amax amin max min prod any all argmax argmin norm linalg_vector_norm var std var_mean logsumexp
     cumsum cumprod nll_loss_forward mse_loss
 """)
+
+
 _ELEMENTWISE = _names("""
     add sub rsub mul div pow neg abs sgn sign exp exp2 expm1 log log2 log1p log_sigmoid
     log_sigmoid_forward log_sigmoid_backward sqrt rsqrt square sigmoid sigmoid_backward tanh tanh_backward
@@ -58,23 +104,8 @@ _ELEMENTWISE = _names("""
     nll_loss_backward constant_pad_nd repeat roll flip isnan isinf isfinite contiguous slice_backward
     select_backward eye trunc floor ceil round remainder fmod atan2 hypot
 """)
-# More than one kernel on CUDA: rules of thumb, no profile was at hand.
-_LAUNCHES: Mapping[str, int] = {
-    "native_layer_norm_backward": 2,
-    "native_group_norm_backward": 2,
-    "sort": 4,
-    "topk": 2,
-    "nonzero": 3,
-    "masked_select": 4,
-    "index_put_": 3,
-    "embedding_dense_backward": 4,
-    "cumsum": 2,
-    "convolution_backward": 2,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": 3,
-}
-# Multi-tensor kernels take at most this many tensors (by number of lists) and 320 chunks a launch.
-_MAX_TENSORS = (110, 64, 48, 36, 30)
-_MAX_CHUNKS, _CHUNK = 320, 65_536
+
+
 _PRODUCTS = {
     "mm": (0, 1),
     "addmm": (1, 2),
@@ -85,65 +116,72 @@ _PRODUCTS = {
 }
 
 
-_FAMILY_PARTS = (
-    ("_foreach_", Family.MULTI_TENSOR),
-    ("_fused_adam", Family.MULTI_TENSOR),
-    ("_fused_sgd", Family.MULTI_TENSOR),
-    ("_fused_adagrad", Family.MULTI_TENSOR),
-    ("convolution", Family.CONVOLUTION),
-    ("_scaled_dot_product", Family.ATTENTION),
-    ("rnn_layer", Family.RECURRENCE),
-    ("_cudnn_rnn", Family.RECURRENCE),
+_KIND_PARTS = (
+    ("_foreach_", KernelKind.MULTI_TENSOR),
+    ("_fused_adam", KernelKind.MULTI_TENSOR),
+    ("_fused_sgd", KernelKind.MULTI_TENSOR),
+    ("_fused_adagrad", KernelKind.MULTI_TENSOR),
+    ("_amp_foreach", KernelKind.MULTI_TENSOR),
+    ("convolution", KernelKind.CONVOLUTION),
+    ("_scaled_dot_product", KernelKind.ATTENTION),
+    ("rnn_layer", KernelKind.RECURRENCE),
+    ("_cudnn_rnn", KernelKind.RECURRENCE),
 )
 
 
 def base_name(func: Any) -> str:
-    """Return an operator's name without overload."""
+    """Return an operator's name without its overload."""
     return str(func.overloadpacket.__name__)
 
 
 def has_kernel(func: Any) -> bool:
-    """Tell whether an operator launches anything: views and empty memory do not."""
+    """Return whether an operator launches a kernel: views and empty memory do not."""
     return not (func.is_view or base_name(func) in _NO_KERNEL)
 
 
 def has_rule(name: str) -> bool:
-    """Tell whether an operator is costed by more than its bytes."""
-    return family_of(name) is not Family.BYTES
+    """Return whether an operator has a cost rule beyond its bytes."""
+    return kind_of(name) is not KernelKind.BYTES
 
 
 def kernel_of(
-    func: Any, inputs: Sequence[Any], outputs: Sequence[Any], args: Sequence[Any], *, is_tf32: bool = False
+    func: Any,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    is_tf32: bool = False,
 ) -> Kernel:
-    """Return what an operator costs; called once for each combination of operator and shapes."""
+    """Return an operator's kernel; called once for each combination of operator and shapes."""
     name = base_name(func)
     read = sum(_bytes(tensor) for tensor in inputs)
     written = sum(_bytes(tensor) for tensor in outputs)
-    family = family_of(name)
+    kind = kind_of(name)
     precision = _precision([*inputs, *outputs])
     precision = "tf32" if is_tf32 and precision == "float32" else precision
-    launches = _LAUNCHES.get(name, 1)
+    work = work_of(Call(name, args, kwargs, outputs))
+    launches = work.kernels
     problem, flops = (1, 0, 0, 0), 0.0
     if name in _PRODUCTS:
         problem = product(tuple(args[_PRODUCTS[name][0]].shape), tuple(args[_PRODUCTS[name][1]].shape))
         flops = 2.0 * math.prod(problem)
-        family = Family.BMM if problem[0] > 1 else Family.LINEAR
-    elif family is Family.CONVOLUTION:
+        kind = KernelKind.BMM if problem[0] > 1 else KernelKind.LINEAR
+    elif kind is KernelKind.CONVOLUTION:
         flops = _convolution_flops(name, args, outputs)
-        launches += name == "convolution_backward" and bool(args[-1][2])
-    elif family is Family.ATTENTION:
+    elif kind is KernelKind.ATTENTION:
         flops = _attention_flops(name, args)
         batch, heads, rows, width = _attention_shape(name, args)
         problem = (batch * heads, rows, rows, width)
-    elif family is Family.RECURRENCE:
+    elif kind is KernelKind.RECURRENCE:
         steps, flops = _recurrence(name, args)
         launches = 2 * steps + 1
-    elif family is Family.MULTI_TENSOR:
-        launches = multi_tensor_launches(name, args)
-    elif family in (Family.SOFTMAX, Family.LAYER_NORM) and inputs[0].dim():
+    elif kind in (KernelKind.SOFTMAX, KernelKind.LAYER_NORM) and inputs[0].dim():
         width = max(int(inputs[0].shape[-1]), 1)
         problem = (1, max(inputs[0].numel() // width, 1), width, 0)
-    return Kernel(name, family, flops, read, written, precision, launches, problem)
+    return Kernel(
+        *(name, kind, flops, read, written, precision, launches, problem), work.copies, work.scratch_bytes
+    )
 
 
 def product(left: Shape, right: Shape) -> tuple[int, int, int, int]:
@@ -152,31 +190,19 @@ def product(left: Shape, right: Shape) -> tuple[int, int, int, int]:
     return (int(batch), int(left[-2]), int(right[-1]), int(left[-1]))
 
 
-def multi_tensor_launches(name: str, args: Sequence[Any]) -> int:
-    """Return into how many launches a list of tensors is cut."""
-    lists = [
-        entry for entry in args if isinstance(entry, (list, tuple)) and entry and hasattr(entry[0], "numel")
-    ]
-    if not lists:
-        return 1
-    depth = min(len(lists) + (not name.endswith("_")), len(_MAX_TENSORS))
-    chunks = sum(max(-(-int(tensor.numel()) // _CHUNK), 1) for tensor in lists[0])
-    return max(-(-len(lists[0]) // _MAX_TENSORS[depth - 1]), -(-chunks // _MAX_CHUNKS))
-
-
-def family_of(name: str) -> Family:
+def kind_of(name: str) -> KernelKind:
     """Return the cost rule of an operator by its name."""
     if name in _PRODUCTS:
-        return Family.LINEAR
-    if name in _ROW_FAMILIES:
-        return _ROW_FAMILIES[name]
-    for part, family in _FAMILY_PARTS:
+        return KernelKind.LINEAR
+    if name in _ROW_KINDS:
+        return _ROW_KINDS[name]
+    for part, kind in _KIND_PARTS:
         if part in name:
-            return family
+            return kind
     plain = name.rstrip("_")
     if plain in _REDUCTIONS:
-        return Family.REDUCTION
-    return Family.ELEMENTWISE if plain in _ELEMENTWISE or name in _ELEMENTWISE else Family.BYTES
+        return KernelKind.REDUCTION
+    return KernelKind.ELEMENTWISE if plain in _ELEMENTWISE or name in _ELEMENTWISE else KernelKind.BYTES
 
 
 def _bytes(tensor: Any) -> int:
@@ -194,8 +220,8 @@ def _convolution_flops(name: str, args: Sequence[Any], outputs: Sequence[Any]) -
 
     if name == "convolution_backward":
         gradient, inputs, weight = (list(args[i].shape) for i in (0, 1, 2))
-        wanted = sum(bool(asked) for asked in args[-1][:2])
-        return float(wanted * conv_flop_count(inputs, weight, gradient, transposed=bool(args[7])))
+        gradients = sum(bool(needed) for needed in args[-1][:2])
+        return float(gradients * conv_flop_count(inputs, weight, gradient, transposed=bool(args[7])))
     inputs, weight = list(args[0].shape), list(args[1].shape)
     return float(conv_flop_count(inputs, weight, list(outputs[0].shape), transposed=bool(args[6])))
 
@@ -207,7 +233,7 @@ def _attention_shape(name: str, args: Sequence[Any]) -> tuple[int, int, int, int
 
 
 def _attention_flops(name: str, args: Sequence[Any]) -> float:
-    """Count two products forward and five backward (the scores are computed anew), no causal discount."""
+    """Count two products forward and five backward (scores are recomputed), without a causal discount."""
     shift = 1 if "backward" in name else 0
     batch, heads, rows, width = _attention_shape(name, args)
     keys = int(args[shift + 1].shape[-2])
@@ -217,8 +243,55 @@ def _attention_flops(name: str, args: Sequence[Any]) -> float:
 
 
 def _recurrence(name: str, args: Sequence[Any]) -> tuple[int, float]:
-    """Return time steps and FLOPs of one recurrent layer; its backward is two products for each."""
+    """Return time steps and FLOPs of a recurrent layer; its backward takes two products for each."""
     sequence, weight_in, weight_hidden = args[0], args[1], args[2]
     steps, batch = int(sequence.shape[0]), int(sequence.shape[1])
     flops = 2.0 * steps * batch * (weight_in.numel() + weight_hidden.numel())
     return steps, flops * (2 if "backward" in name else 1)
+
+
+class Rule:
+    """The properties of an operator that do not depend on shapes."""
+
+    __slots__ = (
+        *("has_kernel", "is_factory", "is_index", "is_transfer", "is_view", "name", "read_bytes", "reads"),
+        "tf32_unit",
+    )
+
+    def __init__(self, func: Any) -> None:
+        self.name = base_name(func)
+        self.has_kernel = has_kernel(func)
+        is_marker = func.namespace in ("profiler", "prim")  # used by profilers and tracers, does no work
+        self.is_view = is_marker or bool(func.is_view) or self.name in ("detach", "_unsafe_view")
+        self.reads = SYNCS.get(self.name, 0)
+        self.read_bytes = 8 if "unique" in self.name or self.name == "bincount" else 4
+        self.is_index = self.name in ("index", "index_put", "index_put_", "_index_put_impl_")
+        self.is_transfer = self.name in ("_to_copy", "copy_")
+        self.is_factory = self.name in FACTORIES
+        self.tf32_unit = unit_of(kind_of(self.name))
+
+    def is_tf32(self) -> bool:
+        """Return whether float32 would be multiplied in TF32 now; a test may switch between two steps."""
+        return self.tf32_unit is not None and is_allowed(self.tf32_unit)
+
+
+def has_extent(tensors: list[Any]) -> bool:
+    """Return whether any of the tensors has at least one dimension."""
+    return any(tensor.dim() > 0 for tensor in tensors)
+
+
+def sequence_number() -> int:
+    """Return autograd's number of the operator that is being recorded."""
+    number: int = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
+    return number
+
+
+def tensors_of(values: tuple[Any, ...]) -> list[Any]:
+    """Return the tensors among arguments, including those inside lists."""
+    tensors = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors += [entry for entry in value if isinstance(entry, torch.Tensor)]
+    return tensors

@@ -1,4 +1,4 @@
-"""Watch every torch operator of a step on real CPU tensors, and book it as a GPU would have seen it."""
+"""Watch every torch operator of a step on CPU tensors, and record what it would do on a GPU."""
 
 import sys
 from pathlib import Path
@@ -7,18 +7,30 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from perfsuite.devices import operators as op_rules
+from perfsuite.devices import operators
 from perfsuite.devices.code_lines import UNKNOWN, Place, Places
+from perfsuite.devices.index_launches import masks_in
 from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
-from perfsuite.devices.model.ghosts import Ghosts
-from perfsuite.devices.model.memory import Block, Memory
-from perfsuite.devices.op_facts import Rule, has_extent, has_mask, sequence_number, tensors_of
+from perfsuite.devices.launches import BY_ARGUMENTS
+from perfsuite.devices.model.memory import Block, Memory, ShapeSaver
+from perfsuite.devices.operators import Rule, has_extent, sequence_number, tensors_of
 
-TARGET = torch.device("cpu", 0)  # the CPU under a name of its own: what is moved here is on the card
+TARGET = torch.device("cpu", 0)  # a second name of the CPU: what is moved here is on the card
+
+_ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
+_aten: Any = torch.ops.aten
+# Gradients that torch writes in place, unless a mode like ours looks on.
+_IN_PLACE = {
+    "index_put": _aten._index_put_impl_,
+    "scatter": _aten.scatter_,
+    "scatter_add": _aten.scatter_add_,
+    "index_add": _aten.index_add_,
+    "masked_scatter": _aten.masked_scatter_,
+}
 
 
 class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follow where tensors live, and while counting note launches, syncs and copies in order."""
+    """Track where tensors are, and while counting record launches, syncs and copies in order."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -26,43 +38,62 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.memory = Memory()
         self.events: list[Event] = []
         self.is_counting = False
-        self.all_resident = False  # nothing was ever moved: take every tensor to be on the device
-        self.is_asked = False  # the running factory was called by the user, who said where
-        self.goes_to_host = False  # the running copy was asked for by name
+        self.all_resident = False  # nothing was ever moved: every tensor counts as on the device
+        self.is_user_factory = False  # the running factory was called by the user, who chose the device
+        self.goes_to_host = False  # the running copy is an explicit one to the host
         self.has_residents = False
-        self.ghosts = Ghosts(self.memory, sys.maxsize)  # keeps shapes only, once a step outgrows the host
+        self.saver = ShapeSaver(self.memory, sys.maxsize)  # keeps only shapes once a step outgrows the host
         self.by_bytes: set[str] = set()  # operators without a rule
-        self.strangers: dict[Place, int] = {}  # host tensors used as if they were on the device
+        self.misplaced: dict[Place, int] = {}  # host tensors used as if they were on the device
         self._rules: dict[Any, Rule] = {}
+        self._fresh_zeros: int | None = None  # the storage that the running gradient just made
         self._kernels: dict[Any, Kernel] = {}
         self._launches: dict[tuple[int, Place], Launch] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Compiled functions run as written here; torch's guard against compiling us costs 7 µs an operator.
+        # Compiled functions run as written here; torch's guard against compiling this mode costs 7 µs per
+        # operator.
         return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operator, then book it."""
+        """Run the operator, then record it."""
         kwargs = kwargs or {}
-        rule = self._rules.get(func)
-        if rule is None:
-            rule = self._rules[func] = Rule(func)
-        if self.ghosts.is_on and not rule.is_view and torch._C._current_autograd_node() is not None:
-            result = self.ghosts.shapes.run(func, args, kwargs)
+        rule = self._rule(func)
+        if self.saver.is_on and not rule.is_view and torch._C._current_autograd_node() is not None:
+            result = self.saver.shapes.run(func, args, kwargs)
         else:
+            if self._fresh_zeros is not None:
+                func, rule, args = self._in_place(func, rule, args)
             result = func(*args, **kwargs)
         if not rule.is_view:
-            self._book(func, rule, args, kwargs, result)
+            self._record(func, rule, args, kwargs, result)
         elif self.is_counting:
             self.events.append(VIEW)
             if torch._C._current_autograd_node() is None:
                 self.places.note_forward(sequence_number(), self.places.here())
         return result
 
-    def _book(
+    def _rule(self, func: Any) -> Rule:
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = Rule(func)
+        return rule
+
+    def _in_place(self, func: Any, rule: Rule, args: tuple[Any, ...]) -> tuple[Any, Rule, tuple[Any, ...]]:
+        """Write into fresh zeros in place, as gradients are made where no mode like ours is looking."""
+        zeros, self._fresh_zeros = self._fresh_zeros, None
+        swap = _IN_PLACE.get(rule.name)
+        if swap is None or args[0].untyped_storage()._cdata != zeros:
+            return func, rule, args
+        if rule.name == "index_put":
+            args = (*args[:3], args[3] if len(args) > 3 else False, True)
+        func = getattr(swap, "default" if rule.name == "index_put" else func._overloadname)
+        return func, self._rule(func), args
+
+    def _record(
         self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         inputs = tensors_of(args)
@@ -74,18 +105,25 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule.is_transfer and self._transfer(rule, args, kwargs, outputs, place):
             return
         resident = self._is_on_device(rule, inputs, outputs, kwargs, place)
+        if rule.name in _ZEROS and _is_torchs_gradient(node):
+            self._fresh_zeros = outputs[0].untyped_storage()._cdata
         find = self.memory.block
         for tensor in outputs:
             storage = tensor.untyped_storage()
             if find(storage) is None:
                 self._follow(storage, resident, place, is_backward=node is not None)
+        if rule.is_factory and not resident and not self.is_user_factory and not has_extent(outputs):
+            found = self.memory.block(outputs[0].untyped_storage())
+            if found is not None:
+                found.filled_by = self._launch(self._kernel(func, rule, (args, kwargs), [], outputs), place)
+            return
         if self.is_counting:
-            if self.memory.live_bytes > self.ghosts.threshold_bytes:
-                self.ghosts.begin()
-            self._note(func, rule, args, inputs, outputs, resident=resident, place=place)
+            if self.memory.live_bytes > self.saver.threshold_bytes:
+                self.saver.begin()
+            self._record_event(func, rule, (args, kwargs), inputs, outputs, resident=resident, place=place)
 
     def _place(self, node: Any) -> Place:
-        """Return the line behind the running operator: for a gradient the forward operator's."""
+        """Return the line that called the running operator; for a gradient, the forward operator's."""
         if node is None:
             place = self.places.here(4)
             if self.is_counting:
@@ -96,31 +134,40 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_on_device(
         self, rule: Rule, inputs: list[Any], outputs: list[Any], kwargs: dict[str, Any], place: Place
     ) -> bool:
-        """Tell where an operator runs: on the device if it is asked to, or if any of its inputs is there."""
-        is_asked = kwargs.get("device") == TARGET if kwargs else False
+        """Return whether an operator runs on the device: if requested, or if any of its inputs is there."""
+        is_requested = kwargs.get("device") == TARGET if kwargs else False
         if not inputs:
-            # What torch makes by itself inside an operator lies where the operator runs; a number does not.
-            by_itself = self.has_residents and not self.is_asked and rule.is_factory and has_extent(outputs)
-            return is_asked or by_itself or (self.all_resident and has_extent(outputs))
+            # Tensors that torch creates inside an operator are where the operator runs; numbers are not.
+            is_internal = self.has_residents and not self.is_user_factory and rule.is_factory
+            return is_requested or ((is_internal or self.all_resident) and has_extent(outputs))
         blocks = [self.memory.block(tensor.untyped_storage()) for tensor in inputs]
         here = [block is not None and block.resident for block in blocks]
         if all(here):
             return True
-        # Numbers in a tensor, such as an optimizer's step, stay on the host whoever uses them.
-        if not (any(here) or is_asked or (self.all_resident and has_extent(inputs))):
+        # Tensors of a single number, such as an optimizer's step count, stay on the host whatever uses them.
+        if not (any(here) or is_requested or (self.all_resident and has_extent(inputs))):
             return False
         for tensor, block, is_here in zip(inputs, blocks, here, strict=True):
-            if not is_here and tensor.dim() > 0:
+            if block is not None and block.filled_by is not None:
+                self._fill(block)
+            elif not is_here and tensor.dim() > 0:
                 self._adopt(tensor, block, place)
         return True
 
+    def _fill(self, block: Block) -> None:
+        """Make a number on the card: torch itself put it into a tensor, for an operator that runs there."""
+        self.memory.place_on_device(block)
+        if self.is_counting:
+            self.events.append(block.filled_by)
+        block.filled_by = None
+
     def _adopt(self, tensor: Any, block: Block | None, place: Place) -> None:
-        """Take a host tensor among device tensors for a device tensor, and remember that it was so."""
+        """Treat a host tensor used with device tensors as a device tensor, and count that it happened."""
         if block is None:
             block = self.memory.add(tensor.untyped_storage(), resident=False, kind="other", place=UNKNOWN)
         self.memory.place_on_device(block)
         if not self.all_resident:
-            self.strangers[place] = self.strangers.get(place, 0) + 1
+            self.misplaced[place] = self.misplaced.get(place, 0) + 1
 
     def _follow(self, storage: Any, resident: bool, place: Place, *, is_backward: bool) -> Block:
         kind = "activations" if self.is_counting and not is_backward else "other"
@@ -128,7 +175,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.memory.add(storage, resident=resident, kind=kind, place=place)
 
     def settle(self, tensor: Any, place: Place, *, resident: bool = True) -> Block:
-        """Say where a tensor lives that no operator told of."""
+        """Set where a tensor is that no operator has shown."""
         block = self.memory.block(tensor.untyped_storage())
         if block is None:
             return self._follow(tensor.untyped_storage(), resident, place, is_backward=False)
@@ -140,7 +187,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _transfer(
         self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[Any], place: Place
     ) -> bool:
-        """Book a copy between host and device; tell whether it was one."""
+        """Record a copy between host and device; return whether it was one."""
         if self.all_resident:
             return False
         source = args[1] if rule.name == "copy_" else args[0]
@@ -158,28 +205,29 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         for tensor in outputs:
             self.settle(tensor, place, resident=to_device)
-        asked = kwargs.get("non_blocking", args[2] if rule.name == "copy_" and len(args) > 2 else False)
-        self.note_copy(source, "h2d" if to_device else "d2h", place, non_blocking=bool(asked))
+        positional = args[2] if rule.name == "copy_" and len(args) > 2 else False
+        non_blocking = bool(kwargs.get("non_blocking", positional))
+        self.note_copy(source, "h2d" if to_device else "d2h", place, non_blocking=non_blocking)
         return True
 
     def note_copy(self, tensor: Any, direction: Any, place: Place, *, non_blocking: bool) -> None:
-        """Note bytes over the bus; only a pinned source lets the host go on."""
+        """Record a copy over the bus; only a pinned source lets the host go on."""
         if not self.is_counting:
             return
         block = self.memory.block(tensor.untyped_storage())
         pinned = block is not None and block.pinned
         size = tensor.numel() * tensor.element_size()
-        # To the host, an asynchronous copy returns before its values are there; a plain one waits.
+        # To the host, an asynchronous copy returns before its values have arrived; a plain one waits.
         blocking = not (non_blocking and (pinned or direction == "d2h"))
         self.events.append(Copy(direction, size, pinned, blocking, place))
         if direction == "d2h" and blocking:
             self.events.append(Sync("copy to the host", place))
 
-    def _note(
+    def _record_event(
         self,
         func: Any,
         rule: Rule,
-        args: tuple[Any, ...],
+        given: tuple[tuple[Any, ...], dict[str, Any]],
         inputs: list[Any],
         outputs: list[Any],
         *,
@@ -191,25 +239,58 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 size = sum(tensor.numel() * tensor.element_size() for tensor in (*inputs, *outputs))
                 self.events.append(HostWork(rule.name, size, place))
             return
-        if rule.is_sync or (rule.is_index and has_mask(args)):
-            self.events.append(Sync(rule.name, place))
+        reads = rule.reads + (len(masks_in(given[0][1])) if rule.is_index else 0)
+        for _ in range(reads):
+            # The number that the host waits for comes over the bus.
+            size = inputs[0].element_size() if rule.name == "_local_scalar_dense" else rule.read_bytes
+            self.events += (Copy("d2h", size, True, True, place), Sync(rule.name, place))
         if rule.has_kernel:
-            kernel = self._kernel(func, rule, args, inputs, outputs)
-            key = (id(kernel), place)
-            launch = self._launches.get(key)
-            if launch is None:
-                launch = self._launches[key] = Launch(kernel, place)
-            self.events.append(launch)
+            kernel = self._kernel(func, rule, given, inputs, outputs)
+            if kernel.scratch_bytes:
+                self.memory.touch(kernel.scratch_bytes, place)
+            self.events.append(self._launch(kernel, place) if kernel.commands else VIEW)
+
+    def _launch(self, kernel: Kernel, place: Place) -> Launch:
+        key = (id(kernel), place)
+        launch = self._launches.get(key)
+        if launch is None:
+            launch = self._launches[key] = Launch(kernel, place)
+        return launch
 
     def _kernel(
-        self, func: Any, rule: Rule, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]
+        self,
+        func: Any,
+        rule: Rule,
+        given: tuple[tuple[Any, ...], dict[str, Any]],
+        inputs: list[Any],
+        outputs: list[Any],
     ) -> Kernel:
-        """Cost an operator once for each combination of shapes; a step repeats few of them many times."""
+        """Return an operator's kernel, computed once per combination of shapes: a step has few of them."""
         is_tf32 = rule.is_tf32()
-        key = (func, is_tf32, *((t.shape, t.dtype) for t in inputs), *(t.shape for t in outputs))
+        numbers = _numbers(given[0]) if rule.name in BY_ARGUMENTS else None
+        laid = ((t.shape, t.stride(), t.dtype) for t in (*inputs, *outputs))
+        key = (func, is_tf32, numbers, len(inputs), *laid)
         kernel = self._kernels.get(key)
         if kernel is None:
-            kernel = self._kernels[key] = op_rules.kernel_of(func, inputs, outputs, args, is_tf32=is_tf32)
-            if not op_rules.has_rule(kernel.op):
+            kernel = operators.kernel_of(func, inputs, outputs, *given, is_tf32=is_tf32)
+            self._kernels[key] = kernel
+            if not operators.has_rule(kernel.op):
                 self.by_bytes.add(kernel.op)
         return kernel
+
+
+def _is_torchs_gradient(node: Any) -> bool:
+    """Return whether torch computes a gradient, rather than the user or a recomputation for one."""
+    is_own = isinstance(node, torch.autograd.function.BackwardCFunction)
+    return node is not None and not is_own and not torch.is_grad_enabled()
+
+
+def _numbers(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what is no tensor among arguments, as a part of a key."""
+    return tuple(
+        tuple(entry for entry in value if not isinstance(entry, torch.Tensor))
+        if isinstance(value, (list, tuple))
+        else value
+        for value in args
+        if not isinstance(value, torch.Tensor)
+    )
