@@ -34,6 +34,7 @@ class Rows:
 ROWS = pytest.StashKey[Rows]()
 TOLD = pytest.StashKey[list[str]]()  # what routine checks and scenarios have to say at the end
 SECTIONS = pytest.StashKey[dict[str, list[str]]]()  # of docs/claims.md, by document
+DEVICE_NAMES = pytest.StashKey[list[str]]()  # what the documents were run on
 
 
 def render(rows: Rows, sabotage: str | None) -> Iterator[tuple[str, str]]:
@@ -58,7 +59,7 @@ def _lines(number: str, rows: Rows) -> Iterator[tuple[str, str, str, str, str]]:
             continue
         reading = case.perf.readings[-1] if case.perf.readings else None
         is_modelled = reading is not None and reading.modelled
-        how = f"{case.perf.device_name}, {'modelled' if is_modelled else 'measured'}"
+        how = f"{case.perf.device_name}, {'measured' if reading is None else reading.how}"
         figures = ", ".join(case.figures)
         if is_modelled and needs_card:
             figures = f"{figures}; needs a real card for {needs_card}"

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.perf import claims
-from tests.perf.closing import SECTIONS, TOLD
+from tests.perf.closing import DEVICE_NAMES, SECTIONS, TOLD
 from tests.perf.scenario import run
 
 DOCUMENTS = claims.load()
@@ -23,6 +23,7 @@ def test_the_document_s_before_and_after(perf, document, request):
     findings = [claims.judge(claim, before, after, alone.get(claim.change)) for claim in document.claims]
     section = list(claims.section(document, before, after, findings))
     request.config.stash[SECTIONS][document.name] = section
+    request.config.stash[DEVICE_NAMES].append(perf.device_name)
     told = request.config.stash[TOLD]
     told += ["", *(line for line in section if line and not line.startswith("|---"))]
     assert len(document.claims) == len(findings)
