@@ -4,17 +4,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from perfsuite.devices.protocol import Device, Measurer, Plan
+from perfsuite.devices.protocol import Device, Plan
 from perfsuite.measure.loop import measure_loop
 from perfsuite.measure.pair import measure_pair
 from perfsuite.measure.references import add_reference_figures
 from perfsuite.measure.step import measure_step
 from perfsuite.records import Reading
-
-
-def measurer_of(device: Device, plan: Plan) -> Measurer:
-    """Return the measurer that the device provides, or the default one."""
-    return device.measurer(plan) or ClockMeasurer(device, plan)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The perf fixture's object: it measures what a test passes to it and keeps every reading."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from perfsuite.collect.markers import parse_limits
 from perfsuite.devices.protocol import Device, Plan
 from perfsuite.errors import UnusableStep
 from perfsuite.measure.blocks import Block, loop_block, pair_block, step_block
-from perfsuite.measure.measurer import measurer_of
+from perfsuite.measure.measurer import ClockMeasurer
 from perfsuite.measure.ranks import join, measure_scaling
 from perfsuite.processes.world import Together
 from perfsuite.records import Limit, Reading
@@ -40,7 +41,7 @@ class Perf:
     ) -> None:
         self._device = device
         self._plan = plan
-        self._measurer = measurer_of(device, plan)
+        self._measurer = device.measurer(plan) or ClockMeasurer(device, plan)
         self._faults = faults
         self._cooldown = cooldown_seconds
         self._run_blocks = run_blocks
@@ -213,13 +214,14 @@ class Perf:
         """All readings of this test so far."""
         return tuple(reading for reading, _ in self.kept)
 
-    def close(self) -> None:
-        """Stop the device from watching this test."""
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Stop the device from watching before the fixtures are torn down, and free its memory after."""
         self._device.end_test()
-
-    def release(self) -> None:
-        """Release the memory that the device still keeps for this test: a fresh process may need it."""
-        self._device.release()
+        try:
+            yield
+        finally:
+            self._device.release()  # a fresh process may need it
 
     def _keep(
         self,

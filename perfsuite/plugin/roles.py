@@ -51,7 +51,9 @@ def register_hooks(config: pytest.Config) -> None:
     else:
         run = PerfRun.from_config(config, is_judging=False)
         hooks["perfsuite-child"] = ChildHooks(run.ledger, request)
-    _register(config, {"perfsuite-run": run, "perfsuite-closing": ClosingHooks(run.device), **hooks})
+    if run.device.lasts_a_session:
+        hooks["perfsuite-closing"] = ClosingHooks(run.device)
+    _register(config, {"perfsuite-run": run, **hooks})
 
 
 def _place() -> Place | None:

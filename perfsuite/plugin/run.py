@@ -247,13 +247,8 @@ class PerfRun:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         """Close the measurement before the test's fixtures are torn down, and release its memory after."""
         perf = item.stash.get(PERF, None)
-        if perf is not None:
-            perf.close()
-        try:
+        with nullcontext() if perf is None else perf.closing():
             return (yield)
-        finally:
-            if perf is not None:
-                perf.release()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:

@@ -35,11 +35,9 @@ class Answer:
         """All readings."""
         return tuple(reading for reading, _ in self.kept)
 
-    def release(self) -> None:
-        """Do nothing: the ranks held the device's memory, and have exited."""
-
-    def close(self) -> None:
-        """Do nothing: the ranks measured, and nothing is open here."""
+    def closing(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that does nothing: the ranks that held the device's memory have exited."""
+        return contextlib.nullcontext()
 
 
 def run_ranks(command: Command, test: str, ranks: int) -> Answer:

@@ -44,6 +44,7 @@ class EmulatedDevice(CudaDevice):
 
     modelled = True
     origin = "emulated"
+    lasts_a_session = True
     has_values = False
     collectives = "gloo"  # there is no NCCL
     min_seconds = 2.0  # as many of NVML's periods as its utilization needs
