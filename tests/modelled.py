@@ -12,8 +12,6 @@ def model_loop(loader, step, device, *, samples, batch_seconds):
     return measurer.loop(loader, step, samples=samples, name="loop", batch_seconds=batch_seconds)
 
 
-def model_pair(without, with_, device, *, samples_per_step, read_result=None):
+def model_pair(without, with_, device, *, samples_per_step):
     measurer = device.measurer(Plan())
-    return measurer.pair(
-        without, with_, samples_per_step=samples_per_step, name="comparison", read_result=read_result
-    )
+    return measurer.pair(without, with_, samples_per_step=samples_per_step, name="comparison")

@@ -85,7 +85,6 @@ class Measurer(Protocol):
         *,
         samples_per_step: int,
         name: str,
-        read_result: Callable[[Any], Any] | None = None,
     ) -> Reading:
         """Measure two variants against each other."""
 

@@ -46,9 +46,8 @@ class ClockMeasurer:
         *,
         samples_per_step: int,
         name: str,
-        read_result: Callable[[Any], Any] | None = None,
     ) -> Reading:
-        """Measure two variants step by step in turns."""
+        """Measure two variants in turns."""
         return measure_pair(
             without,
             with_,
@@ -56,5 +55,4 @@ class ClockMeasurer:
             self.plan,
             samples_per_step=samples_per_step,
             name=name,
-            read_result=read_result,
         )

@@ -1,4 +1,4 @@
-"""Measure two variants step by step in turns, and return their speed-up with its interval."""
+"""Measure two variants in turns, and return their speed-up with its interval."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 
 from perfsuite.devices.protocol import Device, Plan
 from perfsuite.errors import UnusableStep
+from perfsuite.measure.blocks import MIN_PAIRS, time_steps, turn_lengths
 from perfsuite.measure.step import Warmup, gc_paused, read, run_window, warm_up
 from perfsuite.records import Reading
 from perfsuite.statistics import median, ratio_interval
 
-_MIN_PAIRS = 10
 _PRECISION = 0.02  # stop when the ratio's interval is this narrow on each side
 _CHECK_GROWTH = 1.1
 _ALONE_SHARE = 0.1  # of the pairs' time, spent on each variant alone to measure its memory
@@ -27,64 +27,66 @@ def measure_pair(
     *,
     samples_per_step: int,
     name: str = "",
-    read_result: Callable[[Any], Any] | None = None,
 ) -> Reading:
     """Measure `with_` against `without`; the reading is that of `with_` and holds the other one."""
     with gc_paused():
-        differs: float | None = None
-        notes: tuple[str, ...] = ()
-        if read_result is not None and device.has_values:
-            differs = difference(without(), with_(), read_result)
-        elif read_result is not None:
-            notes = ("difference: not comparable here, the device computes no values",)
         warmups = [
             warm_up(variant, device, plan.max_seconds / 2, plan.progress, plan.together)
             for variant in (without, with_)
         ]
         watch = device.start()  # not for its clock, but to know whether the pairs count
         try:
-            times = _interleave((without, with_), device, plan)
+            lengths = turn_lengths((without, with_), device, plan)
+            times = _interleave((without, with_), lengths, device, plan)
             watched = watch.stop()
         finally:
             watch.close()
-        alone = [
-            _alone(variant, device, plan, warmup, samples_per_step=samples_per_step, name=name)
-            for variant, warmup in zip((without, with_), warmups, strict=True)
-        ]
-        insight = device.inspect(with_, median(times[1]))
+        slow, fast = (
+            _timed_in_turns(
+                _alone(
+                    variant,
+                    device,
+                    plan,
+                    warmup,
+                    step_seconds=median(seconds),
+                    samples=samples_per_step,
+                    name=name,
+                ),
+                seconds,
+                length,
+                samples_per_step,
+            )
+            for variant, warmup, seconds, length in zip(
+                (without, with_), warmups, times, lengths, strict=True
+            )
+        )
+        if not device.is_accelerator:  # there only the measured variant: a slow one would take minutes
+            insight = device.inspect(with_, median(times[1]))
+            fast = replace(fast, shares=insight.shares, clues=insight.clues)
     ratio, low, high = ratio_interval(list(zip(*times, strict=True)))
-    slow, fast = (
-        _timed_in_pairs(reading, seconds, samples_per_step)
-        for reading, seconds in zip(alone, times, strict=True)
-    )
     return replace(
-        fast.with_figures(speedup=ratio, difference=differs),
+        fast.with_figures(speedup=ratio),
         intervals={"speedup": (low, high)},
-        shares=insight.shares,
-        clues=insight.clues,
-        notes=(*fast.notes, *notes),
         invalid=(*watched.invalid, *fast.invalid),
         conditions=watched.conditions,
         without=replace(slow, name=f"{name} without".strip()),
     )
 
 
-def _interleave(variants: tuple[Step, Step], device: Device, plan: Plan) -> tuple[list[float], list[float]]:
-    """Time single steps in turns, in alternating order, until the ratio is known precisely."""
+def _interleave(
+    variants: tuple[Step, Step], lengths: tuple[int, int], device: Device, plan: Plan
+) -> tuple[list[float], list[float]]:
+    """Give both variants turns, in alternating order, until the ratio of their step times is known."""
     times: tuple[list[float], list[float]] = ([], [])
     started = device.now()
-    next_check = float(_MIN_PAIRS)
+    next_check = float(MIN_PAIRS)
     while True:
         order = (0, 1) if len(times[0]) % 2 == 0 else (1, 0)
         for index in order:
-            device.wait()  # the CPU waits here: no variant may hide behind work the other one queued
-            before = device.now()  # the clock runs from here
-            variants[index]()
-            device.wait()
-            times[index].append(device.now() - before)  # the clock ends here
+            times[index].append(time_steps(variants[index], device, lengths[index]) / lengths[index])
         pairs, elapsed = len(times[0]), device.now() - started
         plan.progress("comparing", pairs, elapsed)
-        is_over = pairs >= _MIN_PAIRS and elapsed >= plan.max_seconds
+        is_over = pairs >= MIN_PAIRS and elapsed >= plan.max_seconds
         if not is_over and pairs >= next_check and elapsed >= plan.min_seconds:
             next_check = pairs * _CHECK_GROWTH
             ratio, low, high = ratio_interval(list(zip(*times, strict=True)))
@@ -94,15 +96,30 @@ def _interleave(variants: tuple[Step, Step], device: Device, plan: Plan) -> tupl
 
 
 def _alone(
-    variant: Step, device: Device, plan: Plan, warmup: Warmup, *, samples_per_step: int, name: str
+    variant: Step,
+    device: Device,
+    plan: Plan,
+    warmup: Warmup,
+    *,
+    step_seconds: float,
+    samples: int,
+    name: str,
 ) -> Reading:
-    """Run one variant alone for the figures that turns would mix: peak memory and utilization."""
+    """Run one variant alone for what turns would mix: memory, utilization, and what happens in a step."""
     seconds = _alone_seconds(device, plan)
     brief = Plan(seconds, seconds, 1, plan.progress, plan.together)
     timing = run_window(variant, device, brief)
-    samples = samples_per_step * len(timing.step_seconds)
-    counted = device.counted(variant)
-    return read(timing, warmup, device, kind="comparison", name=name, samples=samples, counted=counted)
+    insight = device.inspect(variant, step_seconds) if device.is_accelerator else None
+    return read(
+        timing,
+        warmup,
+        device,
+        kind="comparison",
+        name=name,
+        samples=samples * len(timing.step_seconds),
+        insight=insight,
+        counted=device.counted(variant),
+    )
 
 
 def _alone_seconds(device: Device, plan: Plan) -> float:
@@ -114,15 +131,18 @@ def _alone_seconds(device: Device, plan: Plan) -> float:
     return max(requested, device.min_seconds / 2)
 
 
-def _timed_in_pairs(reading: Reading, times: Sequence[float], samples_per_step: int) -> Reading:
-    total = math.fsum(times)
-    speed = samples_per_step * len(times) / total if total > 0 else None
+def _timed_in_turns(
+    reading: Reading, seconds: Sequence[float], length: int, samples_per_step: int
+) -> Reading:
+    """Return the reading with the times of its turns: seconds per step, and the steps of each turn."""
+    total, steps = length * math.fsum(seconds), length * len(seconds)
+    speed = samples_per_step * steps / total if total > 0 else None
     return replace(
-        reading.with_figures(step_time=median(times), samples_per_s=speed),
-        steps=len(times),
-        samples=samples_per_step * len(times),
+        reading.with_figures(step_time=median(seconds), samples_per_s=speed),
+        steps=steps,
+        samples=samples_per_step * steps,
         wall_seconds=total,
-        rounds=tuple(times),
+        rounds=tuple(seconds),
     )
 
 

@@ -10,6 +10,7 @@ from perfsuite.devices.protocol import Device, Plan
 from perfsuite.errors import UnusableStep
 from perfsuite.measure.blocks import Block, loop_block, pair_block, step_block
 from perfsuite.measure.measurer import ClockMeasurer
+from perfsuite.measure.pair import difference
 from perfsuite.measure.ranks import join, measure_scaling
 from perfsuite.processes.world import Together
 from perfsuite.records import Limit, Reading
@@ -110,18 +111,23 @@ class Perf:
         `result` extracts from a variant's return value the numbers that must agree, such as the loss.
         """
         call_limits = parse_limits(limits, _CALL)
-        if result is not None and self._device.has_values:
-            call_limits += parse_limits({"max_difference": max_difference}, "perf.compare")
-        if result is not None:
-            _check_callable(result, "result")
         _check_callable(without, "without")
         _check_callable(with_, "with_")
         _check_samples(samples_per_step)
+        differs: float | None = None
+        notes: tuple[str, ...] = ()
+        if result is not None:
+            _check_callable(result, "result")
+            if self._device.has_values:
+                # Once, before anything is timed: models that have trained on differ anyway.
+                differs = difference(without(), with_(), result)
+                call_limits += parse_limits({"max_difference": max_difference}, "perf.compare")
+            else:
+                notes = ("difference: not comparable here, the device computes no values",)
 
         def measure(unique_name: str) -> Reading:
-            return self._measurer.pair(
-                without, with_, samples_per_step=samples_per_step, name=unique_name, read_result=result
-            )
+            reading = self._measurer.pair(without, with_, samples_per_step=samples_per_step, name=unique_name)
+            return replace(reading.with_figures(difference=differs), notes=(*reading.notes, *notes))
 
         return self._keep(
             measure, name or "comparison", call_limits, lambda: pair_block(without, with_, self._device)

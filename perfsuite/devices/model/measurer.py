@@ -13,7 +13,6 @@ from perfsuite.devices.protocol import Device, Plan, Progress
 from perfsuite.host import Stopwatch
 from perfsuite.measure.loader_watch import WAIT_WORTH_CHECKING, sample_clues, usable_cores
 from perfsuite.measure.loop import Feed, LoaderFacts
-from perfsuite.measure.pair import difference
 from perfsuite.measure.step import Warmup, gc_paused, read
 from perfsuite.metrics import Kind
 from perfsuite.records import Clue, Reading, with_data_wait
@@ -99,10 +98,8 @@ class ModelMeasurer:
         *,
         samples_per_step: int,
         name: str,
-        read_result: Callable[[Any], Any] | None = None,
     ) -> Reading:
         """Count and predict two variants; their ratio is a prediction, so its interval has no width."""
-        differs = None if read_result is None else difference(without(), with_(), read_result)
         readings = []
         for variant in (without, with_):
             run = _run(variant, self._device, self._progress)
@@ -113,7 +110,7 @@ class ModelMeasurer:
         if slow.step_seconds and fast.step_seconds:
             ratio = slow.step_seconds / fast.step_seconds
         return replace(
-            fast.with_figures(speedup=ratio, difference=differs),
+            fast.with_figures(speedup=ratio),
             intervals={} if ratio is None else {"speedup": (ratio, ratio)},
             without=replace(slow, name="without"),
         )
