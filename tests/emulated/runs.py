@@ -1,10 +1,12 @@
 """Run code on emulated cards in a child process: with torch where a CUDA build is installed, or on the bare runtime."""
 
+import functools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from perfsuite.devices.emulated import launch
@@ -16,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 BARE = TorchBuild(
     "of no version", 13000, 92000, ("libcudart.so.13",), ("cudaGraphAddNode", "ncclGetErrorString"), {}
 )
-LONG = 0.4  # seconds of a kernel that a busy host's delays do not hide
+LONG = 0.4  # seconds of a kernel, beside which the calls around it take nothing
 PRELUDE = """
 import ctypes, json, os, time
 cuda = ctypes.CDLL(None)
@@ -66,12 +68,25 @@ def why_no_torch():
     return "" if has_compiler() else "there is no C compiler"
 
 
-def on_bare(code, card="a10", **variables):
+@functools.cache
+def _scripted_clock():
+    """Return the folder of the scripted clock's library, which goes with this process."""
+    folder = tempfile.TemporaryDirectory(prefix="perfsuite-clock-")
+    source, target = Path(__file__).parent / "clock.c", Path(folder.name) / "clock.so"
+    compiler = os.environ.get("CC") or "cc"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", source, "-o", target], check=True)
+    return folder
+
+
+def on_bare(code, card="a10", is_clock_scripted=True, **variables):
     """Run code that calls the runtime through ctypes, without torch, and return what it printed as JSON."""
     folder = launch.new_folder()
     try:
         (folder / "card.txt").write_text(launch.describe(launch.Wanted.from_name(card)))
-        given = {**os.environ, "LD_PRELOAD": preloads(build(BARE)), launch.RUN: str(folder), **variables}
+        libraries = preloads(build(BARE))
+        if is_clock_scripted:
+            libraries = f"{_scripted_clock().name}/clock.so:{libraries}"
+        given = {**os.environ, "LD_PRELOAD": libraries, launch.RUN: str(folder), **variables}
         text = PRELUDE.replace("{LONG}", str(LONG)) + code
         ran = subprocess.run(
             [sys.executable, "-c", text], env=given, capture_output=True, text=True, check=False

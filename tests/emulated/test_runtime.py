@@ -5,19 +5,30 @@ import pytest
 from tests.emulated.runs import LONG, on_bare
 
 NOT_READY = 600  # cudaErrorNotReady
+CLOSE = 1e-3  # the scripted clock moves a little with each look at it
 
 
-def test_a_kernel_lasts_what_was_learned_and_the_host_does_not_wait_for_it():
-    """Launching returns while it runs; synchronizing waits until the virtual clock is reached."""
-    launched, waited, device = on_bare("""
+WAITING = """
 learn("long", LONG)
 first = event(); began = time.monotonic(); launch(kernel("long")); last = event()
 launched = cuda.cudaEventQuery(last); cuda.cudaDeviceSynchronize(); waited = time.monotonic() - began
 print(json.dumps([launched, waited, elapsed(first, last)]))
-""")
+"""
+
+
+def test_a_kernel_lasts_what_was_learned_and_the_host_does_not_wait_for_it():
+    """Launching returns while it runs; synchronizing waits until the virtual clock is reached."""
+    launched, waited, device = on_bare(WAITING)
     assert NOT_READY == launched
+    assert waited == pytest.approx(LONG, rel=CLOSE)
+    assert device == pytest.approx(LONG, rel=CLOSE)
+
+
+def test_the_host_s_time_is_real():
+    """By the machine's own clock it waits at least as long; how much longer is the machine's affair."""
+    _, waited, device = on_bare(WAITING, is_clock_scripted=False)
     assert waited >= LONG
-    assert device == pytest.approx(LONG, rel=0.3)
+    assert device >= LONG
 
 
 def test_a_kernel_that_nothing_explains_takes_the_least():
@@ -43,8 +54,8 @@ def both(is_ordered):
     cuda.cudaDeviceSynchronize(); return elapsed(first, last)
 print(json.dumps([both(False), both(True)]))
 """)
-    assert apart == pytest.approx(LONG, rel=0.3)
-    assert ordered == pytest.approx(2 * LONG, rel=0.3)
+    assert apart == pytest.approx(LONG, rel=CLOSE)
+    assert ordered == pytest.approx(2 * LONG, rel=CLOSE)
 
 
 def test_kernels_that_fill_the_card_do_not_overlap():
@@ -55,7 +66,7 @@ one, other = (made(cuda.cudaStreamCreateWithFlags, 1) for _ in range(2))
 first = event(one); launch(kernel("long"), one, 72); launch(kernel("long"), other, 72); last = event(other)
 cuda.cudaDeviceSynchronize(); print(json.dumps(elapsed(first, last)))
 """)
-    assert took == pytest.approx(2 * LONG, rel=0.3)
+    assert took == pytest.approx(2 * LONG, rel=CLOSE)
 
 
 @pytest.mark.parametrize(("flags", "seconds"), [(0, 2 * LONG), (1, LONG)], ids=["blocking", "non-blocking"])
@@ -67,7 +78,7 @@ stream = made(cuda.cudaStreamCreateWithFlags, {flags})
 first = event(stream); launch(kernel("long"), stream); launch(kernel("long")); last = event()
 cuda.cudaDeviceSynchronize(); print(json.dumps(elapsed(first, last)))
 """)
-    assert took == pytest.approx(seconds, rel=0.3)
+    assert took == pytest.approx(seconds, rel=CLOSE)
 
 
 def test_the_queue_holds_1024_launches():
@@ -149,7 +160,7 @@ first = event(one); assert cuda.cudaGraphLaunch(exec_, one) == 0; last = event(o
 cuda.cudaDeviceSynchronize(); print(json.dumps([totals(), elapsed(first, last)]))
 """)
     assert {"kernel": 3, "graph": 1, "sync": 1} == counts
-    assert took == pytest.approx(LONG, rel=0.3)
+    assert took == pytest.approx(LONG, rel=CLOSE)
 
 
 def test_waiting_inside_a_capture_is_refused_and_breaks_it():

@@ -167,20 +167,22 @@ assert own.run(ctypes.c_void_p(values.data_ptr()), 1000) == 0
 def test_two_ranks_train_on_two_cards(tmp_path):
     """DistributedDataParallel over gloo, each rank on its own card with its own counts."""
     (tmp_path / "ddp.py").write_text("""
-import os, torch, torch.distributed as dist
+import os, pathlib, torch, torch.distributed as dist
 from torch import nn
 dist.init_process_group("gloo"); rank = dist.get_rank(); torch.cuda.set_device(rank)
 model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).cuda(), device_ids=[rank])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     optimizer.zero_grad(); model(torch.randn(8, 64, device="cuda")).sum().backward(); optimizer.step()
-torch.cuda.synchronize(); print("rank", rank, torch.cuda.current_device(), torch.cuda.get_device_properties(rank).pci_bus_id, flush=True)
+torch.cuda.synchronize(); bus = torch.cuda.get_device_properties(rank).pci_bus_id
+pathlib.Path(f"rank-{rank}").write_text(f"{torch.cuda.current_device()} {bus}")
 dist.barrier(); os._exit(0)  # gloo's threads may outlive the interpreter, and abort it
 """)
-    run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", tmp_path / "ddp.py"]
-    ran = emulate(*run, card="2xa10", cwd=tmp_path, OMP_NUM_THREADS="1")
+    # Standalone: a port of its own, so that two runs on one machine do not meet.
+    run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", tmp_path / "ddp.py"]
+    ran = emulate(sys.executable, *run, card="2xa10", cwd=tmp_path, OMP_NUM_THREADS="1")
     assert 0 == ran.returncode, ran.stderr
-    assert {"rank 0 0 1", "rank 1 1 2"} <= set(ran.stdout.splitlines())
+    assert ["0 1", "1 2"] == [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)]
 
 
 def test_a_killed_process_leaves_its_exit_status_and_no_folder():

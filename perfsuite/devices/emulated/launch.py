@@ -1,5 +1,6 @@
 """Start processes on an emulated card: the run's folder, the card described in it, the environment."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -89,8 +90,9 @@ def new_folder() -> Path:
     place = memory if os.access(memory, os.W_OK) else Path(tempfile.gettempdir())
     for left in place.glob(f"{_PREFIX}*"):
         owner = left.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdecimal() and not Path("/proc", owner).exists() and left.stat().st_uid == os.getuid():
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # another run that begins now clears away as well
+            if owner.isdecimal() and not Path("/proc", owner).exists() and left.stat().st_uid == os.getuid():
+                shutil.rmtree(left, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place))
 
 

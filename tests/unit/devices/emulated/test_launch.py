@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -52,14 +53,20 @@ def test_two_runs_have_cards_of_their_own():
 
 def test_folders_of_dead_runs_are_cleared_away():
     """A run that was killed could not do it."""
-    code = "from perfsuite.devices.emulated import launch; print(launch.new_folder())"
-    left = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert os.path.isdir(left)
+    code = "from perfsuite.devices.emulated import launch; f = launch.new_folder(); print(f.is_dir(), f)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    was_there, left = ran.stdout.split()
     mine = launch.new_folder()
+    assert "True" == was_there
     assert not os.path.exists(left)
     mine.rmdir()
+
+
+def test_a_dead_run_s_folder_that_another_run_clears_away_meanwhile_is_no_error(monkeypatch):
+    """Two runs that begin at once find the same folders."""
+    gone = Path("/dev/shm/perfsuite-emulated-999999999-gone")
+    monkeypatch.setattr(Path, "glob", lambda place, pattern: [gone])
+    launch.new_folder().rmdir()
 
 
 def test_counts_of_all_processes_are_added_up(tmp_path):
