@@ -1,5 +1,6 @@
 """The plugin on emulated cards: what pytest says, what it refuses, ranks, and two runs at once."""
 
+import json
 import os
 import subprocess
 import sys
@@ -136,3 +137,36 @@ def test_ddp(perf):
     assert 0 == ran.returncode, ran.stdout
     assert "test_ddp on 2 ranks" in ran.stdout
     assert " emulated " in ran.stdout
+
+
+TWO_TESTS = """
+import pytest, torch
+kept = []
+pytestmark = [pytest.mark.gpu, pytest.mark.perf(max_time="1 s", min_time="1 s")]
+def test_products(perf):
+    weight = torch.ones(256, 256, device=perf.device, requires_grad=True)
+    kept.append(weight)  # left behind for whoever comes next
+    perf(lambda: (weight @ weight).sum().backward())
+def test_sums(perf):
+    values = torch.ones(1000, device=perf.device)
+    kept.append(values)
+    perf(lambda: values * 2)
+"""
+
+
+def test_a_test_s_memory_does_not_depend_on_what_ran_before(tmp_path):
+    """In both orders the same bytes: neither leftovers nor cuBLAS's workspaces are a test's own."""
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_two.py").write_text(TWO_TESTS)
+    names, peaks = ["test_two.py::test_products", "test_two.py::test_sums"], []
+    for order in (names, names[::-1]):
+        ran = run(tmp_path, "--perf", "--perf-device=emulated:a10", "--perf-json=run.json", *order)
+        assert 0 == ran.returncode, ran.stdout
+        tests = json.loads((tmp_path / "run.json").read_text())["benchmarks"]
+        found = {test["fullname"]: test["extra_info"]["perfsuite"]["metrics"] for test in tests}
+        peaks.append([found[name]["peak_memory"]["value"] for name in names])
+    assert peaks[0] == peaks[1]
+    # The weight, its gradient and the product of the step; cuBLAS's 17 MB are not among them.
+    product, sums = peaks[0]
+    assert 3 * 4 * 256**2 <= product < 2 * 3 * 4 * 256**2
+    assert 4096 == sums - 4096

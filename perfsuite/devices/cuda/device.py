@@ -1,10 +1,11 @@
 """A CUDA device: one event per step, one synchronization at the end, the allocator's peak as memory."""
 
 import contextlib
+import gc
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfsuite.devices.cuda.identity import contradiction, lock_name, nvml_uuids
@@ -21,13 +22,57 @@ from perfsuite.records import DeviceFacts, Insight
 _STREAM_MISMATCH = 0.02
 
 
+@dataclass(frozen=True)
+class MemoryBase:
+    """The bytes that were there before a test: what earlier tests left, and cuBLAS's workspaces."""
+
+    allocated: float = 0.0
+    reserved: float = 0.0
+    workspaces: float = 0.0
+
+    @staticmethod
+    def above(peak: float, base: float) -> float:
+        """Return a test's own bytes; it may have freed what was there before."""
+        return max(float(peak - base), 0.0)
+
+    @classmethod
+    def from_card(cls, torch: Any, index: int) -> "MemoryBase":
+        """Free what earlier tests left behind, let cuBLAS take its workspaces, and read what remains.
+
+        cuBLAS keeps a workspace for every thread and stream from its first product on. Taken now, they are
+        the same for all tests, whichever came first; freeing them later would pull them from under graphs.
+        """
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.empty_cache()
+        before = float(torch.cuda.memory_allocated(index))
+        _multiply_once(torch, index)
+        allocated = float(torch.cuda.memory_allocated(index))
+        return cls(allocated, float(torch.cuda.memory_reserved(index)), allocated - before)
+
+
+def _multiply_once(torch: Any, index: int) -> None:
+    """Use cuBLAS in this thread and in autograd's: each has a handle of its own."""
+    with torch.enable_grad():
+        weight = torch.zeros(8, 8, device=f"cuda:{index}", requires_grad=True)
+        (weight @ weight).sum().backward()
+
+
 class CudaWindow:
     """A window of events on the current stream; nothing waits before stop."""
 
-    def __init__(self, torch: Any, index: int, sampler: Sampler, notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        index: int,
+        sampler: Sampler,
+        memory: "MemoryBase",
+        notes: tuple[str, ...] = (),
+    ) -> None:
         self._torch = torch
         self._index = index
         self._sampler = sampler
+        self._memory = memory
         self._notes = notes
         self._before = self._counters()
         self._sampler.start()
@@ -62,7 +107,10 @@ class CudaWindow:
         advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
         absent = (f"utilization: {series.why}{advice}",) if series.why else ()
         reported = {
-            "reserved_memory_bytes": float(self._torch.cuda.max_memory_reserved(self._index)),
+            "reserved_memory_bytes": self._memory.above(
+                self._torch.cuda.max_memory_reserved(self._index), self._memory.reserved
+            ),
+            "cublas_workspace_bytes": self._memory.workspaces,
             "alloc_retries": float(growth["alloc_retries"]),
             "device_allocations": float(growth["device_allocations"]),
             **({} if series.period_s is None else {"utilization_period_seconds": series.period_s}),
@@ -73,7 +121,9 @@ class CudaWindow:
             wall,
             {
                 **series.figures(),
-                "peak_memory": float(self._torch.cuda.max_memory_allocated(self._index)),
+                "peak_memory": self._memory.above(
+                    self._torch.cuda.max_memory_allocated(self._index), self._memory.allocated
+                ),
             },
             reported,
             (*absent, *self._notes, *summary.notes, *_streams(steps, wall)),
@@ -170,6 +220,7 @@ class CudaDevice(Device):
         self.name = f"cuda:{index}"
         # Tests write device="cuda"; it must mean the device that is measured.
         torch.cuda.set_device(index)
+        self._memory = MemoryBase()
         self._nvml = open_nvml(nvml_uuids(self.bare_uuid(index), index, os.environ)) if nvml is None else nvml
 
     def facts(self) -> DeviceFacts:
@@ -215,9 +266,9 @@ class CudaDevice(Device):
         return (compile_state(), stats.get("num_device_alloc", 0), stats.get("num_alloc_retries", 0))
 
     def begin_test(self) -> None:
-        """Release cached blocks, so that reserved memory is only this test's."""
+        """Take the memory in use as the test's zero."""
         self.wait()
-        self._torch.cuda.empty_cache()
+        self._memory = MemoryBase.from_card(self._torch, self._index)
 
     def lock_names(self, *, needs_all: bool = False) -> tuple[str, ...]:
         """Return the UUID of this card, or of all: a test for several cards does not say which it uses."""
@@ -236,7 +287,8 @@ class CudaDevice(Device):
         own_bytes = float(self._torch.cuda.memory_reserved(self._index))
         sampler = Sampler(self._nvml, ours=RunProcesses.from_environment(), own_bytes=own_bytes)
         other_card = contradiction(self._uuid(), self._index, os.environ)
-        return CudaWindow(self._torch, self._index, sampler, (other_card,) if other_card else ())
+        notes = (other_card,) if other_card else ()
+        return CudaWindow(self._torch, self._index, sampler, self._memory, notes)
 
     def inspect(
         self,

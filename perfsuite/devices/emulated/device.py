@@ -101,19 +101,12 @@ class EmulatedDevice(CudaDevice):
         from perfsuite.devices.emulated.tally import counted
 
         found = counted(self._runtime, step, self._root, self.wait)
-        held, lines = peak_places(self._torch, self._index, step, self._root)
+        held, lines = peak_places(self._torch, self._index, step, self._root, self._memory.allocated)
         return replace(
             found,
             places={**found.places, "peak_memory": held},
             lines={**found.lines, **lines},
-            reported={**found.reported, "cublas_workspace_bytes": self._workspaces()},
         )
-
-    def _workspaces(self) -> float:
-        """Return what cuBLAS keeps for itself: part of the peak, and no test's own."""
-        before = self._torch.cuda.memory_allocated(self._index)
-        self._torch._C._cuda_clearCublasWorkspaces()
-        return float(before - self._torch.cuda.memory_allocated(self._index))
 
     def inspect(
         self,

@@ -12,10 +12,10 @@ _MOST_ENTRIES = 1_000_000
 
 
 def peak_places(
-    torch: Any, index: int, step: Callable[[], object], root: Path
+    torch: Any, index: int, step: Callable[[], object], root: Path, base_bytes: float = 0.0
 ) -> tuple[dict[str, float], dict[str, int]]:
-    """Run one step and return the bytes of its peak by place, and the places' lines."""
-    before = float(torch.cuda.memory_allocated(index))
+    """Run one step and return the bytes of its peak above the base by place, and the places' lines."""
+    before = float(torch.cuda.memory_allocated(index)) - base_bytes
     record = torch.cuda.memory._record_memory_history
     record("all", context="alloc", stacks="python", max_entries=_MOST_ENTRIES)
     try:

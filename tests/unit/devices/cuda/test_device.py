@@ -79,7 +79,7 @@ class RecordingTorch:
 
     def __init__(self, available=True, built_for="12.8", count=2):
         self.calls, self.clock, self.done = [], 0.0, 0.0
-        self.allocations, self.retries = 5, 0
+        self.allocations, self.retries, self.held = 5, 0, 0
         self.version = SimpleNamespace(cuda=built_for)
         self.autograd = SimpleNamespace(DeviceType=SimpleNamespace(CPU="cpu"))
         self.profiler = ScriptedProfiler(self)
@@ -94,6 +94,7 @@ class RecordingTorch:
             max_memory_allocated=lambda index: 3 * 2**30,
             max_memory_reserved=lambda index: 4 * 2**30,
             memory_reserved=lambda index: 4 * 2**30,
+            memory_allocated=lambda index: self.held,
             get_sync_debug_mode=lambda: 0,
             set_sync_debug_mode=lambda mode: self.calls.append(f"sync_debug {mode}"),
             memory_stats=lambda index: {
@@ -271,6 +272,31 @@ def test_events_that_do_not_explain_the_wall_time_are_noted(torch):
     torch.clock += 100.0
     window.mark()
     assert any("other streams" in note for note in window.stop().notes)
+
+
+def test_memory_of_earlier_tests_and_of_cublas_is_not_a_test_s_own(torch, monkeypatch):
+    """The peak is counted from what remains when the test begins, with cuBLAS's workspaces in place."""
+    left, workspaces = 2**20, 17 * 2**20
+    torch.held = left
+    torch._C = SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: torch.calls.append("clear"))
+
+    def multiply(_torch, _index):
+        torch.held += workspaces
+
+    monkeypatch.setattr(cuda, "_multiply_once", multiply)
+    subject = device(torch)
+    torch.calls.clear()
+    subject.begin_test()
+    assert ["synchronize", "clear", "empty_cache"] == torch.calls
+    timing = subject.start().stop()
+    assert 3 * 2**30 - left - workspaces == timing.figures["peak_memory"]
+    assert workspaces == timing.reported["cublas_workspace_bytes"]
+    assert 0.0 == timing.reported["reserved_memory_bytes"]
+
+
+def test_a_test_that_frees_what_was_there_before_has_no_negative_peak():
+    """A fixture of an earlier test may die in the middle of this one."""
+    assert 0.0 == cuda.MemoryBase.above(100, 200)
 
 
 def test_growing_pools_and_compiling_are_still_warm_up(torch):
