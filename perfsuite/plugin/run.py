@@ -254,7 +254,8 @@ class PerfRun:
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:
         """Run the test, then judge all its readings; a missed limit fails the test itself."""
         is_benchmark = "benchmark" in getattr(item, "fixturenames", ())
-        with benchmark_fixture.watched(item, self.device) if is_benchmark else nullcontext() as watched:
+        device = self.device_of(item)
+        with benchmark_fixture.watched(item, device) if is_benchmark else nullcontext() as watched:
             try:
                 yield
             except PerfsuiteError as error:
@@ -271,7 +272,6 @@ class PerfRun:
             return
         perf = self.perf_of(item)
         if watched is not None and watched.reading is not None:
-            self.environment(self.device)  # the session's device was watched, not a marker's
             perf.kept.append((watched.reading, ()))
         result = self._finish(item)
         if is_perf_test and self.ledger.is_suspect(result):

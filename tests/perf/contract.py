@@ -15,7 +15,9 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 # A stored CPU figure is one day's: it tells a collapse, the thresholds of the table judge the rest.
 _ON = {
-    "cpu": pytest.mark.perf(min_time="300 ms", max_time="3 s", tolerance="100 %", memory_tolerance="100 %"),
+    "cpu": pytest.mark.perf(
+        device="cpu", min_time="300 ms", max_time="3 s", tolerance="100 %", memory_tolerance="100 %"
+    ),
     "gpu": pytest.mark.gpu,
     "model": pytest.mark.gpu,  # only modelled: what it claims needs a scripted loader
 }

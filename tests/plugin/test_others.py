@@ -21,6 +21,30 @@ def test_benchmarks_on_an_accelerator_wait_for_it_and_carry_its_figures(project)
     assert {"device": "scripted", "utilization": 0.5, "peak_memory_bytes": 2**20} == entry["extra_info"]
 
 
+def test_a_benchmark_s_first_round_is_its_warm_up(project):
+    """What is allocated or compiled in it does not make the rounds after it invalid."""
+    project.pytester.makepyfile(BENCHMARK.format(mark="@pytest.mark.perf"))
+    project.script('invalid=[("the allocator requested memory",), ()]')
+    project.run("--perf").assert_outcomes(passed=1)
+
+
+def test_a_benchmark_of_one_round_has_no_warm_up(project):
+    """Its only time includes the allocation, so it does not count."""
+    project.pytester.makepyfile(BENCHMARK.format(mark="@pytest.mark.perf").replace("rounds=4", "rounds=1"))
+    project.script('invalid=[("the allocator requested memory",), ()]')
+    ran = project.run("--perf")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["*the allocator requested memory*"])
+
+
+def test_a_benchmark_is_watched_on_its_marker_s_device(project):
+    """A host's function is not measured on the session's accelerator."""
+    project.pytester.makepyfile(BENCHMARK.format(mark='@pytest.mark.perf(device="cpu")'))
+    project.run("--perf", "--benchmark-json=out.json").assert_outcomes(passed=1)
+    (entry,) = json.loads((project.path / "out.json").read_text())["benchmarks"]
+    assert "cpu" == entry["extra_info"]["device"]
+
+
 def test_without_perf_nothing_of_pytest_benchmark_changes(project):
     """Its own clock and an empty extra_info."""
     project.pytester.makepyfile(BENCHMARK.format(mark=""))
