@@ -12,6 +12,8 @@ COUNTED: tuple[tuple[str, str, Unit], ...] = (
     ("h2d_bytes", "bytes to the device per step", Unit.BYTES),
     ("d2h_bytes", "bytes to the host per step", Unit.BYTES),
     ("blocking_copies", "blocking copies per step", Unit.COUNT),
+    ("d2d_copies", "copies within the device per step", Unit.COUNT),
+    ("memsets", "memsets per step", Unit.COUNT),
     ("flops", "FLOPs per step", Unit.COUNT),
     ("parameter_memory", "memory of parameters", Unit.BYTES),
     ("gradient_memory", "memory of gradients", Unit.BYTES),
@@ -145,6 +147,17 @@ _ROWS = (
         )
         for name, label, unit in COUNTED
     ),
+    # What the host itself launches, a graph's replay as one: a lost replay shows here and nowhere else.
+    Metric(
+        *("launches", "launches by the host per step", Unit.COUNT, False),
+        tolerance=Tolerance(0.0),
+        gated_kinds=_ALL_KINDS,
+        is_count=True,
+        via="kernels",
+    ),
+    # Not gated by a baseline: two graphs made one, or fused kernels in a graph, are fewer and no loss.
+    Metric("graph_launches", "graph launches per step", Unit.COUNT, True, is_count=True),
+    Metric("graph_nodes", "graph nodes per step", Unit.COUNT, True, is_count=True),
 )
 
 

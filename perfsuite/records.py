@@ -39,7 +39,7 @@ class Counted:
     figures: Mapping[str, float] = field(default_factory=dict)
     places: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → place → figure
     lines: Mapping[str, int] = field(default_factory=dict)  # place → its line now
-    launched: Mapping[str, float] = field(default_factory=dict)  # kernel, by its readable name → per step
+    launched: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # kernel → place → per step
     reported: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ class Reading:
         default_factory=dict
     )  # metric → place in the code → count
     lines: Mapping[str, int] = field(default_factory=dict)  # place → its current line number
-    launched: Mapping[str, float] = field(default_factory=dict)  # kernel → per step, where they were counted
+    launched: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # kernel → place → per step
     series: tuple[float, ...] = ()  # utilization over time, where known
     memory_series: tuple[float, ...] = ()  # bytes over time, where known
     reported: Mapping[str, float] = field(default_factory=dict)  # shown and stored, never judged

@@ -3,10 +3,12 @@
 import linecache
 import sys
 import sysconfig
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, FrameType
 
+_KEPT_PLACES = 400  # of each metric, the largest: a baseline stays a small file
 _MOST_TEXT = 200  # characters of a line: enough to recognize it
 _PERFSUITE = str(Path(__file__).parents[1])
 _LIBRARIES = tuple(
@@ -107,3 +109,17 @@ class Places:
             place = Place(f"{path} {code.co_name}: {text}", line)
             self._known[code, line] = place
         return place
+
+
+def largest(counts: Counter[Place], steps: int, most: int = _KEPT_PLACES) -> dict[str, float]:
+    """Return the counts per step of the places that have most, by the places' keys."""
+    merged: Counter[str] = Counter()
+    for place, count in counts.items():
+        merged[place.key] += count
+    chosen = sorted(merged.items(), key=lambda entry: (-entry[1], entry[0]))[:most]
+    return {key: per_step(count, steps) for key, count in sorted(chosen) if count}
+
+
+def per_step(total: float, steps: int) -> float:
+    """Return the mean over steps: a whole number if all steps do the same."""
+    return float(total // steps) if total % steps == 0 else total / steps

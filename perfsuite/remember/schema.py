@@ -168,7 +168,7 @@ def readings_schema() -> Schema:
             "conditions": _FIGURES,
             "notes": _list(_WORDS, _MANY),
             "invalid": _list(_WORDS, _MANY),
-            "launched": _object(others=_NUMBER, most=_MANY),
+            "launched": _object(others=_object(others=_NUMBER, most=_MANY), most=_MANY),
             "places": _PLACES,
             "utilization_series": _list(_SHARE, 10_000),
             "shares": _SHARES,

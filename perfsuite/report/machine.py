@@ -101,7 +101,11 @@ def _benchmark(
                 "conditions": dict(reading.conditions),
                 "notes": list(reading.notes),
                 "invalid": list(result.invalid),
-                **({"launched": dict(reading.launched)} if reading.launched else {}),
+                **(
+                    {"launched": {name: dict(at) for name, at in reading.launched.items()}}
+                    if reading.launched
+                    else {}
+                ),
                 "places": {name: dict(counts) for name, counts in reading.places.items()},
                 "utilization_series": list(reading.series),
                 "shares": dict(reading.shares),

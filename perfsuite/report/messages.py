@@ -15,14 +15,14 @@ def place_lines(
     metric: Metric, reading: Reading, stored: Mapping[str, Mapping[str, float]] | None
 ) -> Iterable[str]:
     """Yield the places whose counts grew, the largest growth first; without a baseline the largest counts."""
-    now = reading.places.get(metric.name, {})
+    now = _places(metric, reading.places)
     if stored is None:
         largest = sorted(now.items(), key=lambda entry: (-entry[1], entry[0]))[:_MAX_LINES]
         yield from (
             f"{show(count, metric.unit)} at {_place_text(place, reading)}" for place, count in largest
         )
         return
-    before = stored.get(metric.name, {})
+    before = _places(metric, stored)
     grown = {place: count - before.get(place, 0.0) for place, count in now.items()}
     chosen = sorted((p for p in grown if grown[p] > 0), key=lambda place: (-grown[place], place))
     for place in chosen[:_MAX_LINES]:
@@ -30,6 +30,11 @@ def place_lines(
         yield f"{show(grown[place], metric.unit)} more (baseline {was}) at {_place_text(place, reading)}"
     if len(chosen) > _MAX_LINES:
         yield f"and at {len(chosen) - _MAX_LINES} further lines"
+
+
+def _places(metric: Metric, places: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    """Return a metric's places; without its own, those of the metric it is derived from."""
+    return places.get(metric.name) or places.get(metric.via, {})
 
 
 def _place_text(place: str, reading: Reading) -> str:
@@ -45,7 +50,7 @@ def _place_text(place: str, reading: Reading) -> str:
 def failure_text(result: Result) -> str:
     """Return all failed limits of a test; pytest's short summary shows only the first line."""
     failed = [verdict for verdict in result.verdicts if verdict.outcome.is_failure]
-    failed.sort(key=_importance)
+    failed = sorted((verdict for verdict in failed if not _repeats(verdict, failed)), key=_importance)
     readings = {reading.name: reading for reading in result.readings}
     lines: list[str] = []
     for verdict in failed:
@@ -60,6 +65,17 @@ def failure_text(result: Result) -> str:
             explanation = explain(reading, result.expectation.baseline.of(reading.name).shares, names)
             lines.extend(f"  {_of_several(line, reading, readings)}" for line in explanation)
     return "\n".join(lines)
+
+
+def _repeats(verdict: Verdict, others: Iterable[Verdict]) -> bool:
+    """Return whether a derived metric says what the one it is derived from says: launches without graphs."""
+    limit = verdict.limit
+    return limit is not None and any(
+        other.limit is not None
+        and (other.reading, other.limit.metric.name) == (verdict.reading, limit.metric.via)
+        and (other.measured, other.limit.reference) == (verdict.measured, limit.reference)
+        for other in others
+    )
 
 
 def _importance(verdict: Verdict) -> int:

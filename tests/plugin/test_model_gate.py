@@ -73,6 +73,12 @@ TWICE = "prediction = recipe.model(torch.cat([batch.features] * 2))[: len(batch.
             f"in backward: {AGAIN}",
         ),
         (
+            f"    {FETCHED}\n",
+            f"    {FETCHED}\n    batch.features.clone()\n",
+            "modelled copies within the device per step *above the baseline*",
+            "in backward: batch.features.clone()",
+        ),
+        (
             "fused=True)",
             "fused=False)",
             "modelled kernels per step *above the baseline*",
@@ -97,7 +103,7 @@ TWICE = "prediction = recipe.model(torch.cat([batch.features] * 2))[: len(batch.
             f"in backward: {TWICE.replace('[', '[[]')}",
         ),
     ],
-    ids=["item", "copy", "fused", "foreach", "foreach of gradients", "activation"],
+    ids=["item", "copy", "clone", "fused", "foreach", "foreach of gradients", "activation"],
 )
 def test_what_is_planted_into_the_real_step_is_named(gate, was, becomes, figure, place):
     """A stray sync, an extra copy, a lost fusion, a doubled activation: counts are exact limits."""

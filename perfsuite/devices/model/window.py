@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perfsuite.devices.code_lines import Place
+from perfsuite.devices.code_lines import Place, largest, per_step
 from perfsuite.devices.kernels import Copy, Event, Gradient, Launch, Sync
 from perfsuite.devices.model.cards import Card, Ring
 from perfsuite.devices.model.data_parallel import Exchange, exchange, seconds_in_all
@@ -24,8 +24,7 @@ _KINDS = {
     "optimizer_memory": "optimizer",
     "activation_memory": "activations",
 }
-_COPIES = ("d2d_copies", "h2d_copies", "d2h_copies")
-_KEPT_PLACES = 400  # of each metric, the largest: a baseline stays a small file
+_COUNTED = ("kernels", "syncs", "h2d_bytes", "d2h_bytes", "blocking_copies", "d2d_copies", "flops")
 _ENOUGH_LAUNCHES, _ENOUGH_FLOPS = 20_000, 1e11  # of a window: more steps would show nothing new
 _HUGE_LAUNCHES, _HUGE_FLOPS = 300_000, 2e12  # of a step: it is run only once
 _BUDGET_BYTES = 2**30  # of activations kept with their values on the host
@@ -40,20 +39,19 @@ class Tally:
     figures: dict[str, float]
     places: dict[str, dict[str, float]] = field(default_factory=dict)  # metric → place → figure
     lines: dict[str, int] = field(default_factory=dict)  # place → its line number now
-    reported: dict[str, float] = field(default_factory=dict)  # told, and no metric
+    reported: dict[str, float] = field(default_factory=dict)  # counted, and no metric
 
 
 def tally(steps: Sequence[Sequence[Event]], peak: Peak) -> Tally:
     """Return the means over all steps: whole numbers if all steps do the same."""
-    by: dict[str, Counter[Place]] = {
-        name: Counter() for name in ("kernels", "syncs", "h2d_bytes", "d2h_bytes", "blocking_copies", "flops")
-    }
-    copies = Counter(dict.fromkeys(_COPIES, 0))
+    by: dict[str, Counter[Place]] = {name: Counter() for name in _COUNTED}
+    copies = Counter({"h2d_copies": 0, "d2h_copies": 0})
     for events in steps:
         for event, times in Counter(events).items():
             if isinstance(event, Launch):
-                copies["d2d_copies"] += times * event.kernel.copies
                 by["kernels"][event.place] += times * event.kernel.launches
+                if event.kernel.copies:
+                    by["d2d_copies"][event.place] += times * event.kernel.copies
                 by["flops"][event.place] += times * round(event.kernel.flops)
             elif isinstance(event, Sync):
                 by["syncs"][event.place] += times
@@ -61,28 +59,19 @@ def tally(steps: Sequence[Sequence[Event]], peak: Peak) -> Tally:
                 by[f"{event.direction}_bytes"][event.place] += times * event.size_bytes
                 by["blocking_copies"][event.place] += times * event.blocking
                 copies[f"{event.direction}_copies"] += times
-    figures = {name: _mean(sum(counts.values()), len(steps)) for name, counts in by.items()}
+    figures = {name: per_step(sum(counts.values()), len(steps)) for name, counts in by.items()}
     figures |= {name: float(peak.by_kind.get(kind, 0)) for name, kind in _KINDS.items()}
     by["peak_memory"] = Counter(peak.by_place)
     counted = {name: counts for name, counts in by.items() if counts}
     return Tally(
         figures,
-        {name: _kept(counts, 1 if name == "peak_memory" else len(steps)) for name, counts in counted.items()},
+        {
+            name: largest(counts, 1 if name == "peak_memory" else len(steps))
+            for name, counts in counted.items()
+        },
         {place.key: place.line for counts in counted.values() for place in counts},
-        {name: _mean(count, len(steps)) for name, count in copies.items()},
+        {name: per_step(count, len(steps)) for name, count in copies.items()},
     )
-
-
-def _kept(counts: Counter[Place], steps: int) -> dict[str, float]:
-    merged: Counter[str] = Counter()
-    for place, count in counts.items():
-        merged[place.key] += count
-    chosen = sorted(merged.items(), key=lambda entry: (-entry[1], entry[0]))[:_KEPT_PLACES]
-    return {key: _mean(count, steps) for key, count in sorted(chosen) if count}
-
-
-def _mean(total: float, steps: int) -> float:
-    return float(total // steps) if total % steps == 0 else total / steps
 
 
 @dataclass(frozen=True)

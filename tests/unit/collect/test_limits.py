@@ -40,11 +40,16 @@ def test_every_metric_has_one_limit_name():
         "max_h2d_bytes",
         "max_d2h_bytes",
         "max_blocking_copies",
+        "max_d2d_copies",
+        "max_memsets",
         "max_flops",
         "max_parameter_memory",
         "max_gradient_memory",
         "max_optimizer_memory",
         "max_activation_memory",
+        "max_launches",
+        "min_graph_launches",
+        "min_graph_nodes",
     ] == [metric.limit_name for metric in METRICS.values()]
 
 

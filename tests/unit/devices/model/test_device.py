@@ -90,6 +90,19 @@ def test_a_sync_is_named_by_its_line(device):
     assert "# here" in Path(__file__).read_text().splitlines()[reading.lines[place] - 1]
 
 
+def test_a_stray_clone_is_a_copy_within_the_card_and_named_by_its_line(device):
+    """Contiguous memory is copied without a kernel, so that only this metric can notice it."""
+    x = on_card(64, 64)
+
+    def step():
+        return x.clone()  # copied
+
+    reading = model_step(step, device, 1)
+    assert (1, 0) == (reading.counts["d2d_copies"], reading.counts["kernels"])
+    (place,) = reading.places["d2d_copies"]
+    assert place.endswith("step: return x.clone()  # copied")
+
+
 def test_a_gradients_kernels_belong_to_the_forward_line(device):
     """backward() runs all kernels; each belongs to its forward line."""
     weight = on_card(4).requires_grad_()
