@@ -238,6 +238,7 @@ class StoredReading:
     sessions: Mapping[str, Sequence[float]] = field(default_factory=dict)  # metric → one figure per session
     conditions: Mapping[str, float] = field(default_factory=dict)
     places: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → place → count
+    launched: Mapping[str, float] = field(default_factory=dict)  # kernel, by its short name → per step
     shares: Mapping[str, float] = field(default_factory=dict)
     rounds: Sequence[float] = ()
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perfsuite.environment import Environment
+from perfsuite.kernel_names import totals
 from perfsuite.metrics import METRICS, Metric
 from perfsuite.records import Reading, Result
 from perfsuite.remember.schema import MAX_ROUNDS, SCHEMA
@@ -74,6 +75,7 @@ def stored_reading(reading: Reading, more: Sequence[Mapping[str, float]] = ()) -
             if reading.places
             else {}
         ),
+        **({"launched": totals(reading.launched)} if reading.launched else {}),
     }
 
 

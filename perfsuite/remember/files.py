@@ -92,6 +92,7 @@ def _stored_reading(entry: Mapping[str, Any]) -> StoredReading:
         sessions=entry.get("sessions", {}),
         conditions=entry.get("conditions", {}),
         places=entry.get("places", {}),
+        launched=entry.get("launched", {}),
         shares=entry.get("shares", {}),
         rounds=entry["rounds"],
     )

@@ -129,6 +129,7 @@ def baseline_schema() -> Schema:
                 {m.name: {**_list(_figure(m), MAX_SESSIONS), "minItems": 1} for m in METRICS.values()}
             ),
             "places": _PLACES,
+            "launched": _object(others=_NUMBER, most=_MANY),
         },
         ["kind", "metrics", "rounds", "steps", "samples"],
     )

@@ -4,16 +4,15 @@ from collections.abc import Iterable, Mapping
 
 from perfsuite.diagnose.diagnosis import diagnose
 from perfsuite.metrics import METRICS, Metric
-from perfsuite.records import BASELINE, Limit, Outcome, Reading, Result, Verdict
+from perfsuite.records import BASELINE, Limit, Outcome, Reading, Result, StoredReading, Verdict
 from perfsuite.report.explanation import MORE, explain
+from perfsuite.report.kernels import more_kernels, where
 from perfsuite.units import Unit, show
 
 _MAX_LINES = 5
 
 
-def place_lines(
-    metric: Metric, reading: Reading, stored: Mapping[str, Mapping[str, float]] | None
-) -> Iterable[str]:
+def place_lines(metric: Metric, reading: Reading, stored: StoredReading | None) -> Iterable[str]:
     """Yield the places whose counts grew, the largest growth first; without a baseline the largest counts."""
     now = _places(metric, reading.places)
     if stored is None:
@@ -22,7 +21,7 @@ def place_lines(
             f"{show(count, metric.unit)} at {_place_text(place, reading)}" for place, count in largest
         )
         return
-    before = _places(metric, stored)
+    before = _places(metric, stored.places)
     grown = {place: count - before.get(place, 0.0) for place, count in now.items()}
     chosen = sorted((p for p in grown if grown[p] > 0), key=lambda place: (-grown[place], place))
     for place in chosen[:_MAX_LINES]:
@@ -30,6 +29,8 @@ def place_lines(
         yield f"{show(grown[place], metric.unit)} more (baseline {was}) at {_place_text(place, reading)}"
     if len(chosen) > _MAX_LINES:
         yield f"and at {len(chosen) - _MAX_LINES} further lines"
+    if metric.name == "kernels":
+        yield from more_kernels(reading, stored.launched, chosen)
 
 
 def _places(metric: Metric, places: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
@@ -40,11 +41,8 @@ def _places(metric: Metric, places: Mapping[str, Mapping[str, float]]) -> Mappin
 def _place_text(place: str, reading: Reading) -> str:
     """Return a place with its file, line number, function and source line."""
     head, _, text = place.partition(": ")
-    path, _, function = head.rpartition(" ")
-    line = reading.lines.get(place)
-    if not path or not line:
-        return place
-    return f"{path}:{line} in {function}: {text}"
+    found = where(place, reading)
+    return place if found == place else f"{found} in {head.rpartition(' ')[2]}: {text}"
 
 
 def failure_text(result: Result) -> str:
@@ -195,14 +193,9 @@ def _context(verdict: Verdict, reading: Reading | None, result: Result) -> Itera
         yield "measured in turns with a reference workload, so a slow machine does not look like slow code"
     if limit.metric.is_timing or limit.metric.name in ("utilization", "step_time", "data_wait"):
         yield from (note for note in reading.notes if not _explains_absence(note))
-    yield from place_lines(limit.metric, reading, _places_before(limit, reading, result))
-
-
-def _places_before(
-    limit: Limit, reading: Reading, result: Result
-) -> Mapping[str, Mapping[str, float]] | None:
     # A marker's limit says nothing about earlier counts.
-    return result.expectation.baseline.of(reading.name).places if limit.reference is not None else None
+    stored = result.expectation.baseline.of(reading.name) if limit.reference is not None else None
+    yield from place_lines(limit.metric, reading, stored)
 
 
 def _explains_absence(note: str) -> bool:

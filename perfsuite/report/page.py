@@ -11,6 +11,7 @@ from perfsuite.environment import Environment
 from perfsuite.metrics import METRICS
 from perfsuite.records import SHARES, Match, Reading, Result
 from perfsuite.report.explanation import explain
+from perfsuite.report.kernels import kernel_rows
 from perfsuite.report.messages import failure_text, invalid_text, undecided_text
 from perfsuite.report.ranks import plain, summary
 from perfsuite.report.terminal import against_baseline, verdict_word
@@ -21,6 +22,7 @@ _SPEED = ("samples_per_s", "step_time")
 _JUDGED = ("speedup", "scaling_efficiency", "rank_skew", "kernels", "syncs")
 _FURTHER = ("utilization", "peak_memory", "data_wait")
 _MAX_POINTS = 400
+_MAX_KERNELS = 60
 _NEEDS_CURRENT = ("commit", "dirty")  # not shown if only the baseline has them
 
 
@@ -170,7 +172,7 @@ def _details(number: int, result: Result) -> str:
         explanation = "".join(f"<li>{_e(line)}</li>" for line in lines)
         notes = "".join(f"<li>note: {_e(note)}</li>" for note in reading.notes)
         title = f"<h3>{_e(reading.name)}</h3>" if len(result.readings) > 1 else ""
-        parts.append(f"{title}<ul>{explanation}{notes}</ul>{_ranks(reading)}")
+        parts.append(f"{title}<ul>{explanation}{notes}</ul>{_ranks(reading)}{_kernels(reading)}")
         parts.append(f"<div class=charts data-test={number} data-reading={at}></div>")
     parts.append(f"<details class=environment data-test={number}></details>")
     is_open = " open" if word in ("failed", "invalid") else ""
@@ -194,6 +196,21 @@ def _ranks(reading: Reading) -> str:
         for rank, figures in enumerate(reading.ranks)
     )
     return f"<p>{_e(summary(reading))}</p><table class=ranks><tr><td></td>{head}</tr>{rows}</table>"
+
+
+def _kernels(reading: Reading) -> str:
+    """Return the kernels by name with their lines as a folded table, empty if they were not counted."""
+    if not reading.launched:
+        return ""
+    rows = "".join(
+        f"<tr><th scope=row>{_e(name)}</th><td>{count}</td><td>{_e(lines)}</td></tr>"
+        for name, count, lines in kernel_rows(reading, _MAX_KERNELS)
+    )
+    head = "<tr><th scope=col>kernel</th><th scope=col>per step</th><th scope=col>lines</th></tr>"
+    return (
+        "<details class=kernels><summary>kernels by name, the most frequent first</summary>"
+        f"<table class=kernels>{head}{rows}</table></details>"
+    )
 
 
 def _passed(result: Result) -> str:

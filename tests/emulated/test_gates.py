@@ -134,10 +134,20 @@ def test_a_lost_replay_turns_red_with_its_lines(planted):
     )
 
 
+def test_a_new_kernel_is_named_beside_its_line(planted):
+    """By its short name, and in the JSON by its whole name with its lines."""
+    told, lines, found = planted
+    text = "scaled = hidden * 2"
+    assert f"  +1 vectorized_elementwise_kernel<MulFunctor> at test_it.py:{lines[text]}" in told
+    (at,) = (at for name, at in found["test_eager"]["launched"].items() if "MulFunctor" in name)
+    assert {f"test_it.py step: {text}": 1.0} == at
+
+
 def test_launches_without_a_graph_are_not_said_twice(planted):
     """They are the kernels."""
     told, _, found = planted
     assert counted(found["test_eager"], "kernels") == counted(found["test_eager"], "launches")
     assert "emulated kernels per step " in told
-    said = [line for line in told.splitlines() if "launches by the host" in line]
-    assert all("launches by the host per step 2 " in line for line in said)  # the graph's
+    said = [line for line in told.splitlines() if "launches by the host per step " in line]
+    assert said  # of the lost graph
+    assert all("launches by the host per step 2 is 100.0 %" in line for line in said)

@@ -25,6 +25,7 @@ from perfsuite.records import (
 from perfsuite.report import machine, terminal
 from perfsuite.report.explanation import explanations
 from perfsuite.report.messages import failure_text, properties
+from perfsuite.report.page import render as render_page
 from tests.readings import changed, make_reading
 
 READING = make_reading(
@@ -301,6 +302,63 @@ def test_lines_stand_under_the_figure_they_make_up():
     told = failure_text(result(limit("peak_memory", 1024.0), limit("syncs", 0.0), reading=COUNTED))
     assert "1 at t.py:7 in step: loss.item()" in told
     assert "4 KiB at t.py step: big" in told
+
+
+MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::{}<at::MulFunctor<float> > >(int)"
+LAUNCHED = replace(
+    COUNTED,
+    places={"kernels": {"t.py step: a * 2": 3.0, "t.py step: b @ b": 2.0, "t.py step: c": 1.0}},
+    lines={"t.py step: a * 2": 40, "t.py step: b @ b": 41, "t.py step: c": 42},
+    launched={
+        MUL.format("AUnaryFunctor"): {"t.py step: a * 2": 2.0, "t.py step: c": 1.0},
+        MUL.format("BinaryFunctor"): {"t.py step: a * 2": 1.0},
+        "cublasSgemm": {"t.py step: b @ b": 2.0},
+    },
+)
+
+
+def missed_kernels(**stored):
+    kept = StoredReading({"kernels": 80.0}, **stored)
+    judged = result(limit("kernels", 80.0, reference=80.0), reading=LAUNCHED)
+    expected = Expectation(baseline=Baseline(Match.EXACT, readings={"step": kept}))
+    return [line.strip() for line in failure_text(replace(judged, expectation=expected)).splitlines()]
+
+
+def test_a_missed_count_of_kernels_names_those_that_are_more():
+    """Instances of a template are one kernel; of its lines the one that has grown; others are not named."""
+    before = {"kernels": {"t.py step: b @ b": 2.0, "t.py step: c": 1.0}}
+    told = missed_kernels(
+        places=before, launched={"vectorized_elementwise_kernel<MulFunctor>": 1.0, "cublasSgemm": 2.0}
+    )
+    assert [
+        "3 more (baseline 0) at t.py:40 in step: a * 2",
+        "+3 vectorized_elementwise_kernel<MulFunctor> at t.py:40",
+    ] == told[1:3]
+    assert not any("cublasSgemm" in line for line in told)
+
+
+def test_a_baseline_without_kernels_names_none():
+    """Nothing is known to be new then."""
+    assert not any("MulFunctor" in line for line in missed_kernels())
+
+
+def test_a_derived_count_that_says_the_same_is_left_out():
+    """Launches without a graph are the kernels; with one they are not, and their lines are the kernels'."""
+    same = changed(LAUNCHED, counts={"kernels": 95.0, "launches": 95.0})
+    limits = limit("kernels", 80.0, reference=80.0), limit("launches", 80.0, reference=80.0)
+    assert "launches" not in failure_text(result(*limits, reading=same))
+    lost = failure_text(result(limits[0], limit("launches", 1.0, reference=1.0), reading=same))
+    assert "modelled launches by the host per step 95 is 9400.0 % above the baseline 1" in lost
+    assert 2 == lost.count("3 more (baseline 0) at t.py:40 in step: a * 2")
+
+
+def test_the_page_has_each_kernel_with_its_lines():
+    """The most frequent first."""
+    page = render_page([result(reading=LAUNCHED)], {}, "today")
+    row = "<tr><th scope=row>{}</th><td>{}</td><td>{}</td></tr>"
+    mul = row.format("vectorized_elementwise_kernel&lt;MulFunctor&gt;", 4, "t.py:40 (3), t.py:42 (1)")
+    assert mul + row.format("cublasSgemm", 2, "t.py:41 (2)") in page
+    assert "kernels by name" not in render_page([result()], {}, "today")
 
 
 @pytest.mark.parametrize(
