@@ -107,6 +107,17 @@ def test_a_replay_is_one_launch_of_its_nodes(stored):
     assert (kernels, 0, kernels, 0, 0) == counted(eager, *names)
 
 
+def test_the_allocator_s_figures_add_up(stored):
+    """Reserved is allocated and the rest; pieces of its blocks are free, nothing ran full; cuBLAS apart."""
+    found = readings(stored)["test_eager"]
+    told = found["reported"]
+    (peak,) = counted(found, "peak_memory")
+    assert peak == told["reserved_memory_bytes"] - told["unallocated_reserved_bytes"]
+    assert 0 < told["fragmented_bytes"] <= told["reserved_memory_bytes"]
+    assert (0, 0) == (told["alloc_retries"], told["device_allocations"])
+    assert 0 < told["cublas_workspace_bytes"] < peak
+
+
 def test_a_stray_clone_turns_red_with_its_line(planted):
     """It is a copy within the card and no kernel."""
     told, lines, _ = planted

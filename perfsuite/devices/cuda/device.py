@@ -107,9 +107,7 @@ class CudaWindow:
         advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
         absent = (f"utilization: {series.why}{advice}",) if series.why else ()
         reported = {
-            "reserved_memory_bytes": self._memory.above(
-                self._torch.cuda.max_memory_reserved(self._index), self._memory.reserved
-            ),
+            **self._allocator(),
             "cublas_workspace_bytes": self._memory.workspaces,
             "alloc_retries": float(growth["alloc_retries"]),
             "device_allocations": float(growth["device_allocations"]),
@@ -136,6 +134,18 @@ class CudaWindow:
     def close(self) -> None:
         """Stop the sampler without touching the device: after a failed step it may be unusable."""
         self._sampler.stop()
+
+    def _allocator(self) -> dict[str, float]:
+        """Return what the allocator took beyond the tensors in it, each at its own peak."""
+        reserved = self._torch.cuda.max_memory_reserved(self._index)
+        split = self._torch.cuda.memory_stats(self._index).get("inactive_split_bytes.all.peak")
+        return {
+            "reserved_memory_bytes": self._memory.above(reserved, self._memory.reserved),
+            "unallocated_reserved_bytes": float(
+                reserved - self._torch.cuda.max_memory_allocated(self._index)
+            ),
+            **({} if split is None else {"fragmented_bytes": float(split)}),
+        }
 
     def _counters(self) -> dict[str, int]:
         stats = self._torch.cuda.memory_stats(self._index)

@@ -80,6 +80,7 @@ class RecordingTorch:
     def __init__(self, available=True, built_for="12.8", count=2):
         self.calls, self.clock, self.done = [], 0.0, 0.0
         self.allocations, self.retries, self.held = 5, 0, 0
+        self.split = {"inactive_split_bytes.all.peak": 2**20}
         self.version = SimpleNamespace(cuda=built_for)
         self.autograd = SimpleNamespace(DeviceType=SimpleNamespace(CPU="cpu"))
         self.profiler = ScriptedProfiler(self)
@@ -100,6 +101,7 @@ class RecordingTorch:
             memory_stats=lambda index: {
                 "num_device_alloc": self.allocations,
                 "num_alloc_retries": self.retries,
+                **self.split,
             },
             get_device_properties=lambda index: SimpleNamespace(
                 name="NVIDIA A10", uuid=UUID, total_memory=24 * 10**9
@@ -151,6 +153,17 @@ def test_known_steps_are_those_that_completed(torch):
     assert "synchronize" not in torch.calls[torch.calls.index("record") :]
 
 
+def test_an_allocator_that_does_not_count_its_pieces_reports_none(torch):
+    """Such as cudaMallocAsync's: absent, not 0."""
+    torch.split = {}
+    window = device(torch).start()
+    torch.clock += 0.02
+    window.mark()
+    reported = window.stop().reported
+    assert "fragmented_bytes" not in reported
+    assert 4 * 2**30 == reported["reserved_memory_bytes"]
+
+
 def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
     """Allocated memory is gated; reserved memory and retries are reported; utilization gives its reason."""
     subject = device(torch)
@@ -163,6 +176,8 @@ def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
     assert 0.5 == pytest.approx(reading.step_seconds)
     assert 3 * 2**30 == reading.peak_memory_bytes
     assert 4 * 2**30 == reading.reported["reserved_memory_bytes"]
+    assert 2**30 == reading.reported["unallocated_reserved_bytes"]
+    assert 2**20 == reading.reported["fragmented_bytes"]
     assert 0 == reading.reported["alloc_retries"]
     assert reading.utilization is None
     assert "utilization: NVML: Driver Not Loaded" in reading.notes
