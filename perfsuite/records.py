@@ -242,6 +242,11 @@ class StoredReading:
     shares: Mapping[str, float] = field(default_factory=dict)
     rounds: Sequence[float] = ()
 
+    def without_times(self) -> "StoredReading":
+        """Return what does not depend on the speed of the machine it was stored on."""
+        values = {name: value for name, value in self.values.items() if not METRICS[name].is_timing}
+        return replace(self, values=values, sessions={}, shares={}, rounds=())
+
 
 @dataclass(frozen=True)
 class Baseline:
@@ -262,6 +267,10 @@ class Baseline:
         """Return the number of sessions it was measured in."""
         counts = [len(values) for stored in self.readings.values() for values in stored.sessions.values()]
         return max(counts, default=1)
+
+    def without_times(self) -> "Baseline":
+        """Return the baseline of a device whose times cannot be compared."""
+        return replace(self, readings={name: one.without_times() for name, one in self.readings.items()})
 
     def of(self, reading: str) -> StoredReading:
         """Return the stored reading of that name, an empty one if there is none."""

@@ -126,6 +126,7 @@ class Rule:
     family_error: float = 0.01
     tolerance: float | None = None  # set by the user; without it, 1 % is a regression and «ok» rules out 5 %
     device_tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    compares_times: bool = True  # of the device
 
     @property
     def least(self) -> float:
@@ -187,7 +188,10 @@ def _exact_verdicts(compared: ComparedReading, rule: Rule) -> tuple[Verdict, ...
     old, new = compared.old, compared.new
     figures = {name: v for name, v in old.figures.items() if new.modelled or not METRICS[name].is_timing}
     baseline = Baseline(Match.EXACT, readings={new.name: StoredReading(figures)})
-    expectation = expect((), Settings(tolerance=rule.tolerance), baseline, rule.device_tolerances)
+    expectation = expect(
+        *((), Settings(tolerance=rule.tolerance), baseline, rule.device_tolerances),
+        compares_times=rule.compares_times,
+    )
     # The limits are made as for a baseline; only the name of their source differs.
     limits = [replace(limit, source=rule.ref) for limit in expectation.by_reading[new.name]]
     return judge(new, limits)

@@ -104,6 +104,7 @@ class Device(ABC):
     has_values: bool = True  # False: nothing is computed, so results can be neither compared nor learned from
     collectives: str = "gloo"  # the backend, in torch's words, that ranks on such devices talk by
     clock_repeats: bool = True  # False: many steps of exactly the same duration were not really timed
+    compares_times: bool = True  # False: they vary with the host's load, and no stored ones stand beside them
     min_seconds: float = 1.0  # a shorter window is too short for this device's figures
     tolerances: Mapping[str, Tolerance] = MappingProxyType({})  # where the metric's default does not fit
 

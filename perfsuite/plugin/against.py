@@ -112,7 +112,11 @@ class AgainstHooks:
         self._ref = run.ledger.options.against
         settings = run.ledger.options.settings({})
         self._rule = Rule(
-            self._ref, run.ledger.options.family_error, settings.tolerance, run.device.tolerances
+            self._ref,
+            run.ledger.options.family_error,
+            settings.tolerance,
+            run.device.tolerances,
+            run.device.compares_times,
         )
         self._is_strict = settings.strict
         self._findings = Findings()

@@ -229,6 +229,7 @@ class PerfRun:
             files.find(options.baseline_dir, item.nodeid, environment),
             device.tolerances,
             SecondStage(options.confirm, options.family_error),
+            compares_times=device.compares_times,
         )
 
     def _settings(self, item: pytest.Item) -> Settings:

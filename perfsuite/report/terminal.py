@@ -120,7 +120,10 @@ def _shortened(text: str, width: int) -> str:
 
 
 def against_baseline(result: Result, reading: Reading) -> str:
-    """Return the change of speed against the baseline: − is slower, whatever the metric."""
+    """Return the change of speed against the baseline: − is slower, whatever the metric.
+
+    «none» without a baseline, «–» where its times are not compared.
+    """
     stored = result.expectation.baseline.of(reading.name).values
     limits = result.expectation.by_reading.get(reading.name, ())
     # Show the figure that is judged: rounds of a reference where they are steadier than seconds.
@@ -129,7 +132,7 @@ def against_baseline(result: Result, reading: Reading) -> str:
     )
     before, now = stored.get(metric.name), reading.value(metric)
     if not before or not now:
-        return "none"
+        return "–" if reading.name in result.expectation.baseline.readings else "none"
     faster = now / before if metric.higher_is_better else before / now
     change = f"{round(100 * (faster - 1), 1) + 0.0:+.1f} %"  # + 0.0: there is no −0.0 %
     how = [*(["in ops"] if metric.is_relative else []), *(["near"] if _is_near(result) else [])]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,10 +89,10 @@ def planted(stored, tmp_path_factory):
         assert 1 == text.count(was)
         text = text.replace(was, becomes)
     (folder / "test_it.py").write_text(text)
-    ran = run(folder, "--perf", "--perf-json=readings.json")
+    ran = run(folder, "--perf", "--perf-json=readings.json", "--perf-html=page.html")
     assert 1 == ran.returncode, ran.stdout + ran.stderr
     lines = {line.strip(): number for number, line in enumerate(text.splitlines(), 1)}
-    return ran.stdout, lines, readings(folder)
+    return ran.stdout + (folder / "page.html").read_text(), lines, readings(folder)
 
 
 def counted(reading, *names):
@@ -162,3 +163,14 @@ def test_launches_without_a_graph_are_not_said_twice(planted):
     said = [line for line in told.splitlines() if "launches by the host per step " in line]
     assert said  # of the lost graph
     assert all("launches by the host per step 2 is 100.0 %" in line for line in said)
+
+
+def test_times_are_not_compared_with_those_of_another_run(planted):
+    """They depend on the host's load: no «+800 %» in the table, on the page, in the JSON, in the shares."""
+    told, _, found = planted
+    assert ["–", "–"] == [reading["against_baseline"] for reading in found.values()]
+    assert "where the step's time would go (predicted)" in told
+    assert not re.search(r"time would go .*\(baseline", told)
+    assert '"stepsBefore": []' in told
+    assert not re.search(r'"stepsBefore": \[\d', told)
+    assert not re.search(r'"sharesBefore": \{"', told)

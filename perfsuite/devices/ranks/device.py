@@ -29,7 +29,7 @@ class RankedDevice(Device):
         self.modelled, self.origin, self.has_values = device.modelled, device.origin, device.has_values
         self.lasts_a_session = device.lasts_a_session
         self.min_seconds = device.min_seconds
-        self.tolerances = device.tolerances
+        self.tolerances, self.compares_times = device.tolerances, device.compares_times
         self.clock_repeats = device.clock_repeats
         self._facts: DeviceFacts | None = None
 

@@ -11,6 +11,7 @@ from perfsuite.against.pairs import ComparedReading, Findings, compare_versions
 from perfsuite.errors import RefUnusable
 from perfsuite.processes.side import pack
 from perfsuite.records import Outcome
+from perfsuite.report.terminal import against_baseline
 from tests.readings import changed, make_reading
 
 READING = make_reading(
@@ -164,6 +165,16 @@ def test_counts_of_a_modelled_device_are_exact():
     found = judged([], modelled=True, old=old, new=new)
     assert [Outcome.MISSED] == [v.outcome for v in found.verdicts if v.limit.metric.name == "kernels"]
     assert ["kernels per step 25 is 4.2 % above main 24 (allowed: 24)"] == report.failures(found, "main")
+
+
+def test_times_of_a_device_that_compares_none_are_not_held_against_the_ref():
+    """Nine times slower on an emulated card is the host's load; a kernel more is not."""
+    old, new = {"step_time": 0.01, "kernels": 24}, {"step_time": 0.09, "kernels": 25}
+    found = judged([], modelled=True, old=old, new=new, compares_times=False)
+    assert ["kernels"] == [verdict.limit.metric.name for verdict in found.verdicts]
+    (shown,) = report.as_results([found], Rule("main", compares_times=False))
+    assert "–" == against_baseline(shown, shown.readings[0])
+    assert {"kernels": 24} == shown.expectation.baseline.of("step").values
 
 
 def test_an_invalid_reading_is_never_ok():

@@ -138,3 +138,15 @@ def test_a_device_with_coarse_memory_widens_the_bound():
 def test_only_an_exact_match_gates(match):
     """Another torch or another card is told, never judged by."""
     assert {} == bounds({"step": {"step_time": 0.1}}, match=match)
+
+
+def test_times_of_a_device_that_compares_none_are_neither_limits_nor_known():
+    """Neither of one session nor of several, nor shares and rounds: nobody can show them beside others."""
+    sessions = {name: [value] * 5 for name, value in (("step_time", 0.1), ("peak_memory", 1000.0))}
+    values = {"step_time": 0.1, "samples_per_s": 10.0, "speedup": 2.0, "peak_memory": 1000.0, "kernels": 7.0}
+    stored = StoredReading(values, sessions, shares={"kernels": 1.0}, rounds=(0.1,), launched={"gemm": 7.0})
+    baseline = Baseline(Match.EXACT, readings={"step": stored})
+    expectation = expect((), Settings(tolerance=0.1), baseline, {}, compares_times=False)
+    assert {"peak_memory", "kernels"} == {one.metric.name for one in expectation.by_reading["step"]}
+    left = StoredReading({"peak_memory": 1000.0, "kernels": 7.0}, launched={"gemm": 7.0})
+    assert left == expectation.baseline.of("step")

@@ -22,7 +22,7 @@ from perfsuite.records import (
     StoredReading,
     Verdict,
 )
-from perfsuite.report import machine, terminal
+from perfsuite.report import github, machine, terminal
 from perfsuite.report.explanation import explanations
 from perfsuite.report.messages import failure_text, properties
 from perfsuite.report.page import render as render_page
@@ -302,6 +302,31 @@ def test_lines_stand_under_the_figure_they_make_up():
     told = failure_text(result(limit("peak_memory", 1024.0), limit("syncs", 0.0), reading=COUNTED))
     assert "1 at t.py:7 in step: loss.item()" in told
     assert "4 KiB at t.py step: big" in told
+
+
+def test_a_baseline_without_its_times_is_no_reference_anywhere():
+    """Neither in the table nor on the page, in GitHub's summary, the JSON or the explanation."""
+    times = StoredReading({"step_time": 0.004}, shares={"kernels": 0.9}, rounds=(0.004,))
+    known = Baseline(Match.EXACT, readings={"step": times})
+
+    def told(baseline):
+        one = replace(result(reading=COUNTED), expectation=Expectation(baseline=baseline))
+        written = json.loads(machine.render([one], {COUNTED.device: ENVIRONMENT}, {}))["benchmarks"][0]
+        return [
+            terminal.table([one], 200)[-1][0],
+            github.summary([one]),
+            render_page([one], {}, "today").partition("<body")[2],
+            written["extra_info"]["perfsuite"]["against_baseline"],
+            str(explanations([one])),
+        ]
+
+    for text in told(known):
+        assert "-80.0 %" in text or "(baseline 90.0 %)" in text
+    for text in told(known.without_times()):
+        assert "–" in text or "explain" in text
+        assert "-80.0 %" not in text
+        assert "baseline 90.0 %" not in text
+        assert '"stepsBefore": [0.004' not in text
 
 
 MUL = "void at::native::vectorized_elementwise_kernel<4, at::native::{}<at::MulFunctor<float> > >(int)"
