@@ -92,6 +92,24 @@ def test_pytest_called_from_python_is_not_started_anew(project):
     assert "python -m perfsuite emulate CARD" in ran.stderr
 
 
+# Every hundredth batch is longer than all before it, so that pools grow in every window.
+LONGER = """lengths = iter(range(10**6))
+    def step():
+        n = next(lengths)
+        rows = 64 * (1 + n % 7) + 4096 * (n // 100)
+        torch.ones(rows, 64, device=perf.device).matmul(weight).sum().backward()
+    reading = perf(step)
+    assert not reading.invalid, reading.invalid
+    assert reading.reported["device_allocations"] > 0
+    assert any("requested memory from the driver" in note for note in reading.notes)"""
+
+
+def test_batches_of_different_lengths_are_measurable(project):
+    """The allocator asks for more memory now and then: a note, not an invalid measurement."""
+    ran = run(project(LONGER), "--perf", "--perf-device=emulated:a10")
+    assert 0 == ran.returncode, ran.stdout
+
+
 def test_two_runs_at_once_do_not_meet(project):
     """Cards of their own, no waiting for each other's locks."""
     folder = project()

@@ -4,10 +4,11 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from perfsuite.devices.cuda.allocations import AllocationWatch
 from perfsuite.devices.cuda.identity import contradiction, lock_name, nvml_uuids
 from perfsuite.devices.cuda.nvml import Nvml, open_nvml
 from perfsuite.devices.cuda.profile import inspect
@@ -74,8 +75,9 @@ class CudaWindow:
         self._sampler = sampler
         self._memory = memory
         self._notes = notes
-        self._before = self._counters()
+        self._compiled = sum(compile_state())
         self._sampler.start()
+        self._allocator = AllocationWatch(torch, index)
         self._events: list[Any] = []
         self._seconds: list[float] = []
         self._wall_start = time.perf_counter()  # the clock runs from here
@@ -89,6 +91,7 @@ class CudaWindow:
     def mark(self) -> None:
         """Record an event after the step's work."""
         self._record()
+        self._allocator.after_step(len(self._events) - 1)
 
     def known(self) -> Sequence[float]:
         """Return the steps whose events have completed; queries, never waits."""
@@ -100,17 +103,18 @@ class CudaWindow:
         """Wait once, then read all events, the allocator and NVML."""
         self._torch.cuda.synchronize(self._index)  # the CPU waits here, once per window
         wall = time.perf_counter() - self._wall_start
-        growth = {name: count - self._before[name] for name, count in self._counters().items()}
+        self._allocator.end_block(len(self._events) - 1)
         sampled = self._sampler.stop()
         steps = tuple(self.known())
+        notes, invalid = self._allocator.check(steps)
         series, summary = sampled.utilization, sampled.summary
         advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
         absent = (f"utilization: {series.why}{advice}",) if series.why else ()
         reported = {
-            **self._allocator(),
+            **self._held(),
             "cublas_workspace_bytes": self._memory.workspaces,
-            "alloc_retries": float(growth["alloc_retries"]),
-            "device_allocations": float(growth["device_allocations"]),
+            "alloc_retries": float(self._allocator.grown("num_alloc_retries")),
+            "device_allocations": float(self._allocator.grown("num_device_alloc")),
             **({} if series.period_s is None else {"utilization_period_seconds": series.period_s}),
             **summary.reported,
         }
@@ -124,8 +128,8 @@ class CudaWindow:
                 ),
             },
             reported,
-            (*absent, *self._notes, *summary.notes, *_streams(steps, wall)),
-            invalid=(*summary.invalid, *unsteady(growth)),
+            (*absent, *self._notes, *summary.notes, *notes, *_streams(steps, wall)),
+            invalid=(*summary.invalid, *invalid, *_compiled(sum(compile_state()) - self._compiled)),
             conditions=summary.conditions,
             series=series.points(),
             memory_series=summary.memory,
@@ -135,7 +139,7 @@ class CudaWindow:
         """Stop the sampler without touching the device: after a failed step it may be unusable."""
         self._sampler.stop()
 
-    def _allocator(self) -> dict[str, float]:
+    def _held(self) -> dict[str, float]:
         """Return what the allocator took beyond the tensors in it, each at its own peak."""
         reserved = self._torch.cuda.max_memory_reserved(self._index)
         split = self._torch.cuda.memory_stats(self._index).get("inactive_split_bytes.all.peak")
@@ -147,23 +151,9 @@ class CudaWindow:
             **({} if split is None else {"fragmented_bytes": float(split)}),
         }
 
-    def _counters(self) -> dict[str, int]:
-        stats = self._torch.cuda.memory_stats(self._index)
-        return {
-            "alloc_retries": int(stats.get("num_alloc_retries", 0)),
-            "device_allocations": int(stats.get("num_device_alloc", 0)),
-            "compilations": sum(compile_state()),
-        }
-
-
-def unsteady(growth: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what happened inside the window but belongs in the warm-up; repeating often helps."""
-    messages = {
-        "alloc_retries": "the allocator ran out of memory and retried {} times in the measured part",
-        "device_allocations": "the allocator requested memory from the driver {} times in the measured part",
-        "compilations": "something was compiled in the measured part ({} graphs and frames)",
-    }
-    return tuple(message.format(growth[name]) for name, message in messages.items() if growth[name] > 0)
+def _compiled(count: int) -> tuple[str, ...]:
+    """Return a reason if something was compiled in the window: that belongs in the warm-up."""
+    return (f"something was compiled in the measured part ({count} graphs and frames)",) if count > 0 else ()
 
 
 def _streams(steps: Sequence[float], wall: float) -> tuple[str, ...]:
