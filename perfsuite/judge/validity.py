@@ -1,13 +1,15 @@
 """Decide whether a measurement is valid: by itself, and under the baseline's conditions; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from perfsuite.metrics import primary_metric
+from perfsuite.metrics import Kind, primary_metric
 from perfsuite.records import Baseline, Outcome, Reading, Verdict
 from perfsuite.units import show
 
 _CROWDED_SHARE = 0.2  # above this, other processes decide how long a step takes
+_CAPPED = 0.01  # share of the window at the power limit from which on clocks follow the load
+_IN_TURNS: Kind = "comparison"  # its variants run under the same conditions, whatever these are
 _COLLAPSED = 20.0  # times faster than the baseline: the step did not get faster, it lost its work
 
 
@@ -18,15 +20,16 @@ class Condition(NamedTuple):
     unit: str
     relative: float = 0.0  # how far it may differ
     absolute: float = 0.0
+    follows_load: bool = False  # at the power limit: then it is a result of the code, not a circumstance
 
 
 # Conditions that are not in this table are stored and reported, but never required.
 CONDITIONS: Mapping[str, Condition] = {
-    "sm_clock_mhz": Condition("the SM clock under load", "MHz", relative=0.05),
-    "memory_clock_mhz": Condition("the memory clock under load", "MHz", relative=0.05),
+    "sm_clock_mhz": Condition("the SM clock under load", "MHz", relative=0.05, follows_load=True),
+    "memory_clock_mhz": Condition("the memory clock under load", "MHz", relative=0.05, follows_load=True),
     "max_sm_clock_mhz": Condition("the highest SM clock", "MHz"),
     "power_limit_watts": Condition("the power limit", "W", absolute=1.0),
-    "power_cap_share": Condition("the share of time at the power limit", "", absolute=0.5),
+    "power_cap_share": Condition("the share of time at the power limit", "", absolute=0.5, follows_load=True),
     "mig": Condition("MIG mode", ""),
 }
 
@@ -35,8 +38,37 @@ def faults(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
     """Return why a reading does not count: by itself, or because conditions differ from the baseline's."""
     variants = (reading, *((reading.without,) if reading.without else ()))
     reasons = dict.fromkeys(reason for variant in variants for reason in variant.invalid)  # unique, in order
+    differences = _differences(reading, baseline)
+    return (
+        *reasons,
+        *(text for condition, text in differences if not _is_result(condition, reading, baseline)),
+    )
+
+
+def remarks(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
+    """Return the differing conditions that follow from the load, with the reason why they do not matter."""
+    why = (
+        "both variants ran in turns"
+        if reading.kind == _IN_TURNS
+        else "at the power limit it follows the load"
+    )
+    return tuple(
+        f"{text} ({why})"
+        for condition, text in _differences(reading, baseline)
+        if _is_result(condition, reading, baseline)
+    )
+
+
+def _differences(reading: Reading, baseline: Baseline) -> Iterator[tuple[Condition, str]]:
     stored = baseline.of(reading.name).conditions if baseline.is_gating else {}
-    return (*reasons, *differing(reading.conditions, stored))
+    return differing(reading.conditions, stored)
+
+
+def _is_result(condition: Condition, reading: Reading, baseline: Baseline) -> bool:
+    """Return whether a condition follows from the load, so that differing must not excuse a regression."""
+    sides = (reading.conditions, baseline.of(reading.name).conditions)
+    is_capped = any(side.get("power_cap_share", 0.0) > _CAPPED for side in sides)
+    return condition.follows_load and (is_capped or reading.kind == _IN_TURNS)
 
 
 def crowded(reading: Reading) -> tuple[str, ...]:
@@ -55,20 +87,16 @@ def crowded(reading: Reading) -> tuple[str, ...]:
     )
 
 
-def differing(now: Mapping[str, float], stored: Mapping[str, float]) -> tuple[str, ...]:
-    """Return the conditions that differ; one that is known on one side only does not count as different."""
-    texts = []
+def differing(now: Mapping[str, float], stored: Mapping[str, float]) -> Iterator[tuple[Condition, str]]:
+    """Yield the conditions that differ; one that is known on one side only does not count as different."""
     for name, condition in CONDITIONS.items():
         if name not in now or name not in stored:
             continue
         allowed = max(condition.relative * stored[name], condition.absolute)
         if abs(now[name] - stored[name]) > allowed:
             unit = f" {condition.unit}" if condition.unit else ""
-            texts.append(
-                f"{condition.label} is {now[name]:.4g}{unit}, the baseline was taken at "
-                f"{stored[name]:.4g}{unit}"
-            )
-    return tuple(texts)
+            was = f"the baseline was taken at {stored[name]:.4g}{unit}"
+            yield condition, f"{condition.label} is {now[name]:.4g}{unit}, {was}"
 
 
 def invalid_verdict(reading: Reading, reasons: tuple[str, ...]) -> Verdict:

@@ -37,13 +37,14 @@ class Perf:
         plan: Plan,
         *,
         faults: Callable[[Reading], tuple[str, ...]] = lambda reading: reading.invalid,
+        remarks: Callable[[Reading], tuple[str, ...]] = lambda _: (),
         cooldown_seconds: float = 0.0,
         run_blocks: BlockRunner | None = None,
     ) -> None:
         self._device = device
         self._plan = plan
         self._measurer = device.measurer(plan) or ClockMeasurer(device, plan)
-        self._faults = faults
+        self._faults, self._remarks = faults, remarks
         self._cooldown = cooldown_seconds
         self._run_blocks = run_blocks
         self.kept: list[tuple[Reading, tuple[Limit, ...]]] = []
@@ -249,7 +250,7 @@ class Perf:
             reading = measure_together()
             note = f"measured twice: the first time did not count ({'; '.join(first)})"
             reading = replace(reading, notes=(*reading.notes, note))
-        reading = replace(reading, name=unique_name)
+        reading = replace(reading, name=unique_name, notes=(*reading.notes, *self._remarks(reading)))
         self.kept.append((reading, limits))
         if self._run_blocks is not None:
             seconds = _LONG_BLOCK if self._device.is_accelerator else _SHORT_BLOCK

@@ -12,7 +12,7 @@ from perfsuite.devices.open import open_for_rank
 from perfsuite.devices.protocol import Device, Plan
 from perfsuite.environment import Environment
 from perfsuite.errors import DeviceMissing, PerfsuiteError
-from perfsuite.judge.validity import faults
+from perfsuite.judge.validity import faults, remarks
 from perfsuite.judge.verdicts import judge_test
 from perfsuite.noise import MIN_SESSIONS
 from perfsuite.plugin import benchmark_fixture, selection
@@ -176,6 +176,7 @@ class PerfRun:
                 device,
                 self._plan(device, expected),
                 faults=lambda reading: faults(reading, expected.baseline),
+                remarks=lambda reading: remarks(reading, expected.baseline),
                 cooldown_seconds=expected.settings.cooldown,
                 run_blocks=self._run_blocks,
             )

@@ -118,6 +118,17 @@ def test_other_clocks_than_the_baselines_do_not_count(run, project):
     )
 
 
+def test_a_regression_at_the_power_limit_is_not_excused_by_its_clock(run):
+    """A change that heats the card lowers its clock: the limit is judged, and the clock is a note."""
+    run(["at 0 utilization 87"], "", "--save-baseline").assert_outcomes(passed=1)
+    ran = run(["at 0 utilization 87", "at 0 reasons 0x4", "at 0 sm_clock 1200"], "max_step_time=0.1")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(["step time 500 ms is above the 100 ms expected by the perf marker*"])
+    ran.stdout.fnmatch_lines(
+        ["*SM clock under load is 1200 MHz, the baseline was taken at 1695 MHz (at the power*"]
+    )
+
+
 # Every process of the run appears on the card and stays there while it lives, as a CUDA context does.
 ARRIVAL = """
 import os

@@ -58,7 +58,8 @@ class AllocationWatch:
 
     def check(self, step_seconds: Sequence[float]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return notes, and the reasons why the window does not count."""
-        notes, invalid = [], []
+        notes: list[str] = []
+        invalid: list[str] = []
         for name, words in _CAUSES.items():
             if not (count := self.grown(name)):
                 continue

@@ -151,6 +151,7 @@ class CudaWindow:
             **({} if split is None else {"fragmented_bytes": float(split)}),
         }
 
+
 def _compiled(count: int) -> tuple[str, ...]:
     """Return a reason if something was compiled in the window: that belongs in the warm-up."""
     return (f"something was compiled in the measured part ({count} graphs and frames)",) if count > 0 else ()

@@ -44,9 +44,9 @@ def test_many_requests_in_one_step_cost_one_step():
     run.steps(39, 0.1)
     notes, invalid = run.check()
     assert () == invalid
-    assert (
-        "the allocator requested memory from the driver 9 times in the measured part, in at most 1.0 % of the steps",
-    ) == notes
+    assert ["9 times in the measured part, in at most 1.0 % of the steps"] == [
+        note.removeprefix("the allocator requested memory from the driver ") for note in notes
+    ]
 
 
 def test_a_single_request_that_took_long_does_not_count():
@@ -92,7 +92,7 @@ def test_short_steps_do_not_pay_for_the_watch():
 
 @pytest.mark.parametrize(("name", "counts"), [(ALLOC, True), (RETRY, False)])
 def test_without_marked_steps_only_retries_do_not_count(name, counts):
-    """Of a window that another clock measures in, what a request cost is unknown; a retry empties the card."""
+    """What a request cost a window of another clock is unknown; a retry empties the card."""
     run = Run()
     run.counts[name] += 1
     notes, invalid = run.check()
