@@ -166,17 +166,24 @@ assert own.run(ctypes.c_void_p(values.data_ptr()), 1000) == 0
 @pytest.mark.slow
 def test_two_ranks_train_on_two_cards(tmp_path):
     """DistributedDataParallel over gloo, each rank on its own card with its own counts."""
+    # torch's threads hold a copy of the context that a backward was called in, and need Python to let go of it: where that
+    # shuts down meanwhile they abort the process, on any card. What the context holds says when the last one is gone.
     (tmp_path / "ddp.py").write_text("""
-import os, pathlib, torch, torch.distributed as dist
+import contextvars, pathlib, threading, torch, torch.distributed as dist, weakref
 from torch import nn
+class Held: pass
+variable, is_released = contextvars.ContextVar("held"), threading.Event()
 dist.init_process_group("gloo"); rank = dist.get_rank(); torch.cuda.set_device(rank)
 model = nn.parallel.DistributedDataParallel(nn.Linear(64, 64).cuda(), device_ids=[rank])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for _ in range(3):
-    optimizer.zero_grad(); model(torch.randn(8, 64, device="cuda")).sum().backward(); optimizer.step()
+def train():
+    held = Held(); weakref.finalize(held, is_released.set); variable.set(held)
+    for _ in range(3):
+        optimizer.zero_grad(); model(torch.randn(8, 64, device="cuda")).sum().backward(); optimizer.step()
+contextvars.copy_context().run(train)
 torch.cuda.synchronize(); bus = torch.cuda.get_device_properties(rank).pci_bus_id
 pathlib.Path(f"rank-{rank}").write_text(f"{torch.cuda.current_device()} {bus}")
-dist.barrier(); os._exit(0)  # gloo's threads may outlive the interpreter, and abort it
+assert is_released.wait(60); dist.destroy_process_group()
 """)
     # Standalone: a port of its own, so that two runs on one machine do not meet.
     run = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", tmp_path / "ddp.py"]
