@@ -6,12 +6,12 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from perfsuite.devices.profiler import RANGE, Interval, profile
 from perfsuite.records import Clue, Insight, whole
 from perfsuite.statistics import median
 
-RANGE = "perfsuite inspection"
 _OPTIMIZER = "Optimizer.step#"
 _LOADER = "enumerate(DataLoader)#"
 _ALLOCATING = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister", "cuMem")
@@ -20,16 +20,6 @@ _SHORT_KERNEL_SECONDS = 10e-6  # a launch takes 5 to 20 µs: shorter kernels wai
 _STEPS = 3
 _SLOW_STEP_SECONDS = 2.0  # longer steps are profiled once
 _SYNC_WARNING = "called a synchronizing CUDA operation"
-
-
-class Interval(NamedTuple):
-    """An event of the profiler, in microseconds; a launch and its kernel share an id."""
-
-    name: str
-    start: float
-    end: float
-    is_on_device: bool
-    id: int = 0
 
 
 def kernels_of(intervals: Iterable[Interval]) -> list[Interval]:
@@ -51,7 +41,7 @@ def split(intervals: Sequence[Interval], steps: int) -> Insight:
         return Insight()
     start, end = whole_range.start, whole_range.end
     host = [interval for interval in intervals if not interval.is_on_device]
-    launches = {interval.id: interval for interval in host if "Launch" in interval.name and interval.id}
+    launches = {interval.id: interval for interval in host if interval.is_call}
     during = _Host(host)
     seconds: dict[str, float] = defaultdict(float)
     reached = start
@@ -175,7 +165,7 @@ def inspect(torch: Any, index: int, step: Callable[[], object], step_seconds: fl
     """Return kernel_busy, launches and synchronisations per step, and where the time goes."""
     steps = _STEPS if step_seconds < _SLOW_STEP_SECONDS else 1
     waits = syncs(torch, index, step)
-    intervals = _profile(torch, index, step, steps)
+    intervals = profile(torch, step, [steps], lambda: torch.cuda.synchronize(index), with_device=True)
     insight = split(intervals, steps)
     figures = {"syncs_per_step": float(len(waits)), **kernel_figures(intervals, steps)}
     by_line = Counter(waits).most_common(1)
@@ -206,35 +196,6 @@ def syncs(torch: Any, index: int, step: Callable[[], object]) -> list[str]:
     ]
 
 
-def _profile(torch: Any, index: int, step: Callable[[], object], steps: int) -> list[Interval]:
-    profiler = torch.profiler
-    kinds = [profiler.ProfilerActivity.CPU, profiler.ProfilerActivity.CUDA]
-    schedule = profiler.schedule(wait=0, warmup=1, active=1)  # without a warm-up the first events are skewed
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of the profiler; the step's were already shown
-        with profiler.profile(activities=kinds, schedule=schedule, acc_events=True) as profile:
-            step()
-            torch.cuda.synchronize(index)
-            profile.step()
-            with profiler.record_function(RANGE):
-                for _ in range(steps):
-                    step()
-                torch.cuda.synchronize(index)  # the CPU waits here: the range must contain all kernels
-    cpu = torch.autograd.DeviceType.CPU
-    return [
-        Interval(
-            event.name,
-            event.time_range.start,
-            event.time_range.end,
-            event.device_type != cpu,
-            getattr(event, "id", 0),  # the correlation id: a launch and its kernel share it
-        )
-        for event in profile.events()
-        # A range around the steps is shown on the device too, and is not a kernel.
-        if event.device_type == cpu or not getattr(event, "is_user_annotation", False)
-    ]
-
-
 def kernel_figures(intervals: Iterable[Interval], steps: int) -> Mapping[str, float]:
     """Return the share of time with a kernel running, and launches per step; {} without kernels."""
     intervals = list(intervals)
@@ -244,9 +205,8 @@ def kernel_figures(intervals: Iterable[Interval], steps: int) -> Mapping[str, fl
     )
     if not kernels or whole is None or whole.end <= whole.start:
         return {}
-    launches = sum(
-        "LaunchKernel" in interval.name or "GraphLaunch" in interval.name for interval in intervals
-    )
+    # All kernels of a graph share the id of the one call that launched it.
+    launches = len({kernel.id for kernel in kernels})
     return {
         "kernel_busy": covered(kernels, whole.start, whole.end) / (whole.end - whole.start),
         "kernels_per_step": len(kernels) / steps,

@@ -1,38 +1,36 @@
 """The time a step spends in collectives and how much of it computation hides; profiled after the window."""
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from perfsuite.devices.profiler import RANGE, Interval, profile
 from perfsuite.records import Insight, whole
 from perfsuite.statistics import median
 
 _STEPS, _MOST_STEPS = 3, 20
 _PROFILED_SECONDS = 0.5  # of steps
 _SLOW_STEP_SECONDS = 2.0
-_RANGE = "perfsuite collectives"
 _ON_HOST = "gloo:"  # prefix of what gloo's threads run
 _ON_DEVICE = "nccl"  # prefix of NCCL's kernels
 _NOT_WORK = (
     "c10d::",
-    _RANGE,
+    RANGE,
     "ProfilerStep",
     "DistributedDataParallel.forward",
 )  # calls and ranges around work
 
 
-class Interval(NamedTuple):
-    """An event of the profiler, in seconds."""
-
-    name: str
-    start: float
-    end: float
-    is_on_device: bool
-
-
 def inspect(step: Callable[[], object], step_seconds: float, steps: int, *, is_cuda: bool) -> Insight:
     """Profile that many steps, the same number on every rank, and scale the result to the timed step."""
-    return split(_profile(step, steps, is_cuda), step_seconds)
+    import torch
+
+    def wait() -> None:
+        if is_cuda:
+            torch.cuda.synchronize()
+
+    # A card still works when the host has gone on: there one range contains all steps and the wait.
+    ranges = [steps] if is_cuda else [1] * steps
+    return split(profile(torch, step, ranges, wait, with_device=is_cuda), step_seconds)
 
 
 def steps_of(step_seconds: float) -> int:
@@ -60,7 +58,7 @@ def split(intervals: Sequence[Interval], step_seconds: float) -> Insight:
     ranges = [
         interval
         for interval in intervals
-        if interval.name == _RANGE and not interval.is_on_device and interval.end > interval.start
+        if interval.name == RANGE and not interval.is_on_device and interval.end > interval.start
     ]
     if not ranges:
         return Insight()
@@ -127,38 +125,3 @@ def _overlap(left: Sequence[tuple[float, float]], right: Sequence[tuple[float, f
         else:
             j += 1
     return total
-
-
-def _profile(step: Callable[[], object], steps: int, is_cuda: bool) -> list[Interval]:
-    import torch
-
-    profiler = torch.profiler
-    kinds = [profiler.ProfilerActivity.CPU]
-    if is_cuda:
-        kinds.append(profiler.ProfilerActivity.CUDA)
-    schedule = profiler.schedule(wait=0, warmup=1, active=1)  # without a warm-up the first events are skewed
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # those of the profiler
-        with profiler.profile(activities=kinds, schedule=schedule, acc_events=True) as profile:
-            step()
-            _wait(torch, is_cuda)
-            profile.step()
-            # A card still works when the host has gone on: there one range contains all steps and the wait.
-            for count in [steps] if is_cuda else [1] * steps:
-                with profiler.record_function(_RANGE):
-                    for _ in range(count):
-                        step()
-                    _wait(torch, is_cuda)  # the CPU waits here: the range must contain all kernels
-    cpu = torch._C._autograd.DeviceType.CPU
-    return [
-        Interval(
-            event.name, event.time_range.start / 1e6, event.time_range.end / 1e6, event.device_type != cpu
-        )
-        for event in profile.events()
-        if event.device_type == cpu or not getattr(event, "is_user_annotation", False)
-    ]
-
-
-def _wait(torch: Any, is_cuda: bool) -> None:
-    if is_cuda:
-        torch.cuda.synchronize()

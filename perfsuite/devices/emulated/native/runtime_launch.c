@@ -81,7 +81,7 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *function) { *kerne
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
 {
     (void)arguments, (void)shared;
-    return launch((const void *)kernel, grid, block, stream, EMU_CB_LAUNCH);
+    return launch((const void *)kernel, grid, block, stream, EMU_CB_LAUNCH_KERNEL_HANDLE);
 }
 
 /* ---- libraries loaded at run time ---- */

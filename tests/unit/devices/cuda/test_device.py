@@ -45,7 +45,7 @@ class ScriptedProfiler:
         assert phases["warmup"] > 0
         return phases
 
-    def profile(self, activities, schedule, acc_events):
+    def profile(self, activities, schedule):
         self.torch.calls.append("profile")
         return self
 
@@ -61,15 +61,34 @@ class ScriptedProfiler:
     def step(self):
         self.torch.calls.append("profile step")
 
+    @property
+    def profiler(self):
+        return SimpleNamespace(kineto_results=self)
+
+    def trace_start_ns(self):
+        return 10**18
+
     def events(self):
         return [
-            SimpleNamespace(name=name, time_range=SimpleNamespace(start=0, end=end), device_type=place)
-            for name, end, place in (
-                ("perfsuite inspection", 100, "cpu"),
-                ("cudaLaunchKernel", 1, "cpu"),
-                ("gemm", 50, "cuda"),
-            )
+            kineto_event("perfsuite inspection", 0, 100_000, "cpu", 1, "user_annotation"),
+            kineto_event("perfsuite inspection", 1_000, 50_000, "cuda", 1, "gpu_user_annotation"),
+            kineto_event("INVALID", 0, 1_000, "cpu", 7, "cuda_runtime"),
+            kineto_event("gemm", 0, 50_000, "cuda", 7, "kernel"),
         ]
+
+
+def kineto_event(name, start, end, device_type, number, kind):
+    """Return an event with the methods of Kineto's."""
+    answers = {
+        "name": name,
+        "start_ns": 10**18 + start,
+        "end_ns": 10**18 + end,
+        "device_type": device_type,
+        "correlation_id": number,
+        "activity_type": kind,
+        "is_user_annotation": kind.endswith("user_annotation"),
+    }
+    return SimpleNamespace(**{method: lambda value=value: value for method, value in answers.items()})
 
 
 class RecordingTorch:

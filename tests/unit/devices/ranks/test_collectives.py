@@ -2,9 +2,11 @@
 
 import pytest
 
-from perfsuite.devices.ranks.collectives import Interval, split, steps_of
+from perfsuite.devices import profiler
+from perfsuite.devices.profiler import Interval
+from perfsuite.devices.ranks.collectives import split, steps_of
 
-RANGE = Interval("perfsuite collectives", 0.0, 1.0, False)
+RANGE = Interval(profiler.RANGE, 0.0, 1.0, False)
 
 
 def host(name, start, end):
@@ -70,7 +72,7 @@ def test_the_median_of_several_ranges_counts():
     for number, waited in enumerate((0.2, 0.9, 0.2, 0.3, 0.2)):
         start = 2.0 * number
         intervals += [
-            host("perfsuite collectives", start, start + 1.0),
+            host(profiler.RANGE, start, start + 1.0),
             host("aten::mm", start, start + 0.1),
             host("gloo:all_reduce", start + 0.1, start + 0.1 + waited),
         ]
