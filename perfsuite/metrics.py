@@ -47,7 +47,7 @@ class Metric:
     kinds: frozenset[Kind] = _ALL_KINDS
     is_count: bool = False  # counted, not timed: the same code gives the same number
     is_relative: bool = False  # in rounds of a reference workload, which a slow machine slows down too
-    via: str = ""  # the metric that this one is derived from, and missing with
+    via: str = ""  # the metric or part of a measurement that this one is derived from, and missing with
 
     @property
     def limit_name(self) -> str:
@@ -64,6 +64,8 @@ class Metric:
 
 
 _SERIES = "utilization"
+INSPECTION = "inspection"  # of a few steps after the window
+_INSPECTED = ("kernels", "syncs", "blocking_copies")  # where a device does not count, its profile may
 
 
 _ROWS = (
@@ -79,7 +81,7 @@ _ROWS = (
     Metric("utilization", "utilization", Unit.FRACTION, True),
     Metric("utilization_swing", "utilization swing", Unit.FRACTION, False, via=_SERIES),
     Metric("idle_stretch", "longest idle stretch", Unit.SECONDS, False, via=_SERIES),
-    Metric("kernel_busy", "kernel-busy share", Unit.FRACTION, True),
+    Metric("kernel_busy", "kernel-busy share", Unit.FRACTION, True, via=INSPECTION),
     Metric(
         "peak_memory",
         "peak memory",
@@ -144,6 +146,7 @@ _ROWS = (
             tolerance=Tolerance(0.0),
             gated_kinds=_ALL_KINDS,
             is_count=True,
+            via=INSPECTION if name in _INSPECTED else "",
         )
         for name, label, unit in COUNTED
     ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from perfsuite.metrics import METRICS, Kind, Metric
+from perfsuite.metrics import INSPECTION, METRICS, Kind, Metric
 from perfsuite.noise import Spread
 
 # In the order they are shown. A device leaves out a share it cannot measure; the present ones add up to 1.
@@ -30,6 +30,12 @@ class Insight:
     figures: Mapping[str, float] = field(default_factory=dict)
     shares: Mapping[str, float] = field(default_factory=dict)
     clues: Mapping[str, Clue] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()  # what was left out, and why
+
+    @classmethod
+    def missing(cls, why: str) -> "Insight":
+        """Return an empty insight that says why."""
+        return cls(notes=(f"{INSPECTION}: {why}",))
 
 
 @dataclass(frozen=True)

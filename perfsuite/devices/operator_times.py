@@ -37,6 +37,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.places = Places(root)
         self.count = 0
+        self.optimizer_count = 0
         self.seconds: list[float] = []
         self.calls: Counter[tuple[Any, Place]] = Counter()
         self.written: Counter[tuple[Any, Place]] = Counter()  # calls written in the code, without gradients
@@ -59,6 +60,7 @@ class OpWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule is None:
             rule = self._rules[func] = Rule(func)
         if self.is_optimizing:
+            self.optimizer_count += not rule.is_view
             return func(*args, **kwargs)
         if rule.is_view:
             result = func(*args, **kwargs)
@@ -141,10 +143,10 @@ def _watched(step: Callable[[], object], root: Path) -> OpWatch:
     return watch
 
 
-def operator_lines(step: Callable[[], object], root: Path) -> dict[str, Clue]:
-    """Run a step and return the lines that call most operators: each becomes a launch on a GPU."""
-    watch = _watched(step, root)
-    return _line_clues(watch) if watch.calls else {}
+def operator_lines(step: Callable[[], object], root: Path) -> tuple[int, dict[str, Clue]]:
+    """Run a step and return its number of operators, and the lines that call most of them."""
+    watch = _watched(step, root)  # each operator becomes a launch on a GPU
+    return watch.count + watch.optimizer_count, _line_clues(watch) if watch.calls else {}
 
 
 class Bare(NamedTuple):

@@ -1,7 +1,9 @@
-"""Run steps under torch's profiler and read the events it recorded."""
+"""Run steps under torch's profiler and read its events, unless another profiler is at work."""
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 RANGE = "perfsuite inspection"
@@ -20,6 +22,57 @@ class Interval(NamedTuple):
     is_call: bool = False  # of the CUDA runtime or driver; operators are numbered independently of these
 
 
+class OtherProfiler(Exception):
+    """A profiler beside ours: two at once lose each other's events, or end the process."""
+
+
+def other_profiler(torch: Any, step: Callable[[], object]) -> str:
+    """Run a step and return which other profiler is at work, "" if there is none."""
+    if torch.autograd._profiler_enabled() or _any_warming_up(torch):
+        step()
+        return "a profiler is active around the test"
+    uses: list[None] = []
+    with _uses_of_profilers(torch, lambda: uses.append(None)):
+        step()
+    return "the step uses a profiler itself" if uses else ""
+
+
+def _any_warming_up(torch: Any) -> bool:
+    """Return whether a profiler waits for its first recorded step, of which torch does not tell."""
+    kind, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
+    return any(
+        issubclass(type(thing), kind) and thing.current_action == warmup  # no `isinstance`: proxies answer it
+        for thing in gc.get_objects()
+    )
+
+
+@contextmanager
+def _uses_of_profilers(torch: Any, notice: Callable[[], None]) -> Iterator[None]:
+    """Call `notice` before a profiler is prepared, started, or moved on by a step."""
+    start = torch.autograd.profiler
+    places = [(start, "_prepare_profiler"), (start, "_enable_profiler"), (torch.profiler.profile, "step")]
+    originals = [getattr(owner, name) for owner, name in places]
+
+    def noticed(original: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            notice()
+            return original(*arguments, **options)
+
+        return call
+
+    for (owner, name), original in zip(places, originals, strict=True):
+        setattr(owner, name, noticed(original))
+    try:
+        yield
+    finally:
+        for (owner, name), original in zip(places, originals, strict=True):
+            setattr(owner, name, original)
+
+
+def _refuse() -> None:
+    raise OtherProfiler("the step uses a profiler itself")
+
+
 def profile(
     torch: Any,
     step: Callable[[], object],
@@ -29,7 +82,15 @@ def profile(
     with_device: bool,
     warmup_steps: int = 1,
 ) -> list[Interval]:
-    """Profile steps, one range of the given number of steps after the other; each ends with a wait."""
+    """Profile steps, one range of the given number of steps after the other; each ends with a wait.
+
+    A step that uses a profiler is stopped by an OtherProfiler.
+    """
+
+    def run() -> None:
+        with _uses_of_profilers(torch, _refuse):
+            step()
+
     profiler = torch.profiler
     kinds = [profiler.ProfilerActivity.CPU]
     if with_device:
@@ -39,13 +100,13 @@ def profile(
         warnings.simplefilter("ignore")  # those of the profiler
         with profiler.profile(activities=kinds, schedule=schedule) as recorded:
             for _ in range(warmup_steps):
-                step()
+                run()
             wait()
             recorded.step()
             for count in ranges:
                 with profiler.record_function(RANGE):
                     for _ in range(count):
-                        step()
+                        run()
                     wait()  # the CPU waits here: the range must contain all kernels
     return list(_intervals(torch, recorded.profiler.kineto_results))
 

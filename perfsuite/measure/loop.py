@@ -14,7 +14,7 @@ from perfsuite.measure.loader_watch import (
     sample_clues,
     shallow_copy,
 )
-from perfsuite.measure.step import gc_paused, read, run_window, warm_up
+from perfsuite.measure.step import gc_paused, look_into, read, run_window, warm_up
 from perfsuite.records import Clue, Reading, with_data_wait
 from perfsuite.statistics import median
 
@@ -177,8 +177,7 @@ def measure_loop(
         def resident() -> None:
             step(shallow_copy(batch))
 
-        insight = device.inspect(run, median(timing.step_seconds), resident)
-        counted = device.counted(run)
+        insight, counted = look_into(run, device, plan, median(timing.step_seconds), resident)
         if plan.together.any(waited is not None and waited >= WAIT_WORTH_CHECKING):
             clues |= {**sample_clues(loader), **_without_waiting(resident, device, longer)}
     shares = with_data_wait(insight.shares, None if waited is None else min(waited, 1.0))

@@ -78,12 +78,36 @@ def measure_step(
     with gc_paused():
         warmup = warm_up(step, device, plan.max_seconds, plan.progress, plan.together)
         timing = run_window(step, device, plan)
-        insight = device.inspect(step, median(timing.step_seconds))
-        counted = device.counted(step)
+        insight, counted = look_into(step, device, plan, median(timing.step_seconds))
     samples = samples_per_step * len(timing.step_seconds)
     return read(
         timing, warmup, device, kind="step", name=name, samples=samples, insight=insight, counted=counted
     )
+
+
+def look_into(
+    step: Callable[[], Any],
+    device: Device,
+    plan: Plan,
+    step_seconds: float,
+    resident: Callable[[], Any] | None = None,
+) -> tuple[Insight, Counted]:
+    """Inspect and count a few more steps; whatever fails there must not cost the finished measurement."""
+    if plan.together.size > 1:  # a rank that went on alone would leave the others waiting
+        return device.inspect(step, step_seconds, resident), device.counted(step)
+    try:
+        insight = device.inspect(step, step_seconds, resident)
+    except Exception as error:  # noqa: BLE001  a step may raise anything
+        insight = Insight.missing(f"failed after the measurement, {_in_words(error)}")
+    try:
+        return insight, device.counted(step)
+    except Exception as error:  # noqa: BLE001  a step may raise anything
+        return insight, Counted(notes=(f"counts: failed after the measurement, {_in_words(error)}",))
+
+
+def _in_words(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
 def run_window(run: Callable[[], Any], device: Device, plan: Plan) -> Timing:
@@ -180,7 +204,7 @@ def read(
             **(figures or {}),
         },
         reported={**timing.reported, **(reported or {}), **insight.figures, **counted.reported},
-        notes=(*timing.notes, *warmup.notes, *counted.notes),
+        notes=(*timing.notes, *warmup.notes, *insight.notes, *counted.notes),
         invalid=(*timing.invalid, *implausible(timing.step_seconds, may_repeat=device.clock_repeats)),
         conditions=timing.conditions,
         series=timing.series,

@@ -56,6 +56,30 @@ def test_an_emulated_process_never_calls_its_card_cuda(project):
         assert words in ran.stderr
 
 
+@pytest.mark.parametrize("use", ["in the step", "around the test"])
+def test_a_profiler_of_the_users_costs_the_inspection_alone(project, use):
+    """The process lives, the reading is there with its counts, a note says why shares are missing."""
+    fixture, step = {
+        "in the step": ("", "with profile(): (weight @ weight).sum().backward()"),
+        "around the test": (
+            "@pytest.fixture(autouse=True)\ndef profiled():\n    with profile(): yield",
+            "(weight @ weight).sum().backward()",
+        ),
+    }[use]
+    body = f"def step():\n        {step}\n    perf(step)"
+    folder = project(body, f"from torch.profiler import profile\n{fixture}\n")
+    ran = run(folder, "--perf", "--perf-device=emulated:a10", "--perf-json=readings.json")
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    word = {"in the step": "the step uses a profiler itself", "around the test": "active around the test"}[
+        use
+    ]
+    assert "inspection: left out, " in ran.stdout
+    assert word in ran.stdout
+    found = json.loads((folder / "readings.json").read_text())["benchmarks"][0]["extra_info"]["perfsuite"]
+    assert found["metrics"]["kernels"]["value"] > 0
+    assert found["metrics"]["kernel_busy"]["value"] is None
+
+
 def test_results_are_not_comparable(project):
     """A comparison of results neither passes nor fails by them, and says so."""
     body = "assert not perf.has_values; perf.compare(without=lambda: weight.sum(), with_=lambda: weight.sum() + 1, result=lambda x: x)"

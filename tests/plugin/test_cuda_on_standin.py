@@ -67,6 +67,19 @@ def test_a_steady_card_keeps_its_limits(run):
     run(["at 0 utilization 87"], limits).assert_outcomes(passed=1)
 
 
+def test_kernels_and_waits_of_the_profile_can_be_limited(run):
+    """One kernel in three profiled steps, and no wait."""
+    ran = run(["at 0 utilization 87"], "max_kernels=0.2, max_syncs=0, max_blocking_copies=0, max_flops=9")
+    ran.assert_outcomes(failed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "kernels per step 0.33 is above the 0.20 expected by the perf marker (*",
+            "FLOPs per step was not measured, but the perf marker expects *: cuda:0 does not measure it",
+        ]
+    )
+    ran.stdout.no_fnmatch_line("*per step 0 is above*")
+
+
 def test_a_wave_misses_its_limits(run):
     """The mean alone would pass."""
     limits = 'min_utilization="40 %", max_utilization_swing="30 %"'

@@ -4,8 +4,9 @@ import contextlib
 import gc
 import os
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from perfsuite.devices.cuda.allocations import AllocationWatch
@@ -16,6 +17,7 @@ from perfsuite.devices.cuda.sampler import Sampler
 from perfsuite.devices.protocol import Device, Timing
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
+from perfsuite.metrics import Tolerance
 from perfsuite.processes.world import RunProcesses
 from perfsuite.records import DeviceFacts, Insight
 
@@ -214,6 +216,15 @@ class CudaDevice(Device):
     is_accelerator = True
     collectives = "cpu:gloo,cuda:nccl"
     min_seconds = 5.0  # NVML renews its utilization every 1/6 to 1 s; fewer samples are a guess
+    tolerances: Mapping[str, Tolerance] = MappingProxyType(
+        {
+            # Counted in three steps: cuDNN and cuBLAS may choose other kernels the next time, and what
+            # happens every tenth step falls into some of these three or into none.
+            "kernels": Tolerance(0.05),
+            "syncs": Tolerance(0.0, absolute=0.5),
+            "blocking_copies": Tolerance(0.0, absolute=0.5),
+        }
+    )
 
     def __init__(self, torch: Any, index: int, nvml: Nvml | None = None) -> None:
         self._torch = torch
@@ -297,7 +308,7 @@ class CudaDevice(Device):
         step_seconds: float,
         resident: Callable[[], object] | None = None,  # noqa: ARG002  the loader's gaps must show here
     ) -> Insight:
-        """Return the kernel-busy share, launches and synchronisations per step, and where its time goes."""
+        """Return the kernel-busy share, kernels and waits per step, and where its time goes."""
         insight = inspect(self._torch, self._index, step, step_seconds)
         capacity = self._torch.cuda.get_device_properties(self._index).total_memory
         return replace(insight, clues={**insight.clues, "memory_capacity_bytes": float(capacity)})

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 
+from perfsuite.devices.profiler import other_profiler
 from perfsuite.devices.protocol import Device, Window
 from perfsuite.devices.ranks.group import Ranks
 from perfsuite.processes.world import Place, Together
@@ -84,9 +85,14 @@ class RankedDevice(Device):
         self, step: Callable[[], object], step_seconds: float, resident: Callable[[], object] | None = None
     ) -> Insight:
         """Profile the collectives of a few more steps, the same number on every rank."""
+        import torch
+
         from perfsuite.devices.ranks.collectives import inspect, steps_of
 
         del resident  # a loop is profiled with its loader: the time a rank waits for it is part of the skew
+        why = other_profiler(torch, step)
+        if self._together.any(bool(why)):  # often the first rank alone has a profiler
+            return Insight.missing(f"left out, {why or 'another rank has a profiler'}")
         steps = self._together.first(steps_of(step_seconds))
         return inspect(step, step_seconds, steps, is_cuda=self._device.facts().kind == "cuda")
 

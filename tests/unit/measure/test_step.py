@@ -2,7 +2,9 @@
 
 import gc
 import itertools
+from dataclasses import replace
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -102,6 +104,38 @@ def test_prefetched_batches_are_not_measured():
     before = device.events[: device.events.index("start")].count("step")
     assert reading.warmup_steps + 12 == before
     assert reading.steps >= 60
+
+
+class Failing(ScriptedDevice):
+    """A device whose looks into a step fail."""
+
+    def inspect(self, step, step_seconds, resident=None):
+        raise RuntimeError("illegal memory access\nCompile with TORCH_USE_CUDA_DSA")
+
+    def counted(self, step):
+        raise StopIteration
+
+
+def test_a_failed_inspection_is_a_note_and_costs_no_finished_measurement():
+    """Neither of a step nor of a loop; whatever was raised."""
+    device = Failing()
+    for reading in (
+        measure_step(lambda: device.spend(0.01), device, BRIEF, 8),
+        measure_loop(Loader(device, 0.001), lambda batch: device.spend(0.009), device, BRIEF, samples=8),
+    ):
+        assert 0.01 == pytest.approx(reading.step_seconds)
+        assert reading.notes == (
+            "inspection: failed after the measurement, RuntimeError: illegal memory access",
+            "counts: failed after the measurement, StopIteration",
+        )
+
+
+def test_a_rank_whose_inspection_fails_does_not_go_on_alone():
+    """The others would wait for it in their next collective."""
+    device = Failing()
+    plan = replace(BRIEF, together=SimpleNamespace(size=2, first=lambda flag: flag))
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        measure_step(lambda: device.spend(0.01), device, plan, 8)
 
 
 def test_an_empty_loader_is_refused():

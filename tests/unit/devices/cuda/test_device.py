@@ -1,9 +1,11 @@
 """The CUDA device on a recording torch: which calls it makes, in which order, and when the host waits."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
+from perfsuite.collect.limits import expect
 from perfsuite.devices.cuda import device as cuda
 from perfsuite.devices.cuda.device import CudaDevice
 from perfsuite.devices.cuda.nvml import Nvml
@@ -12,7 +14,9 @@ from perfsuite.devices.cuda.series import Piece, Series
 from perfsuite.devices.cuda.window_checks import WindowSummary
 from perfsuite.errors import DeviceMissing
 from perfsuite.measure.step import Plan, measure_step
+from perfsuite.records import Baseline, Match, Settings, StoredReading
 
+SECOND = 10**9  # of nanoseconds
 UUID = "12345678-1234-1234-1234-123456789abc"
 
 
@@ -33,24 +37,13 @@ class Event:
         return 1e3 * (later.at - self.at)
 
 
-class ScriptedProfiler:
-    """The part of torch.profiler that is used; it records one kernel for half of its range."""
+class ScriptedProfile:
+    """A profiler that records a kernel for half of three steps, all slowed down by it."""
 
-    ProfilerActivity = SimpleNamespace(CPU="cpu", CUDA="cuda")
-
-    def __init__(self, torch):
-        self.torch = torch
-
-    def schedule(self, **phases):
-        assert phases["warmup"] > 0
-        return phases
-
-    def profile(self, activities, schedule):
-        self.torch.calls.append("profile")
-        return self
-
-    def record_function(self, name):
-        return self
+    def __init__(self, calls):
+        calls.append("profile")
+        self.calls = calls
+        self.profiler = SimpleNamespace(kineto_results=self)
 
     def __enter__(self):
         return self
@@ -59,22 +52,36 @@ class ScriptedProfiler:
         pass
 
     def step(self):
-        self.torch.calls.append("profile step")
-
-    @property
-    def profiler(self):
-        return SimpleNamespace(kineto_results=self)
+        self.calls.append("profile step")
 
     def trace_start_ns(self):
         return 10**18
 
     def events(self):
         return [
-            kineto_event("perfsuite inspection", 0, 100_000, "cpu", 1, "user_annotation"),
-            kineto_event("perfsuite inspection", 1_000, 50_000, "cuda", 1, "gpu_user_annotation"),
+            kineto_event("perfsuite inspection", 0, 3 * SECOND, "cpu", 1, "user_annotation"),
+            kineto_event("perfsuite inspection", 1_000, SECOND, "cuda", 1, "gpu_user_annotation"),
             kineto_event("INVALID", 0, 1_000, "cpu", 7, "cuda_runtime"),
-            kineto_event("gemm", 0, 50_000, "cuda", 7, "kernel"),
+            kineto_event("gemm", 0, 0.75 * SECOND, "cuda", 7, "kernel"),
+            kineto_event("cudaDeviceSynchronize", 2_000, 2 * SECOND, "cpu", 8, "cuda_runtime"),
         ]
+
+
+def scripted_profiler(calls):
+    """Return the part of torch.profiler that is used."""
+
+    class Profile(ScriptedProfile):
+        def __init__(self, activities, schedule):
+            assert schedule["warmup"] > 0
+            super().__init__(calls)
+
+    return SimpleNamespace(
+        ProfilerActivity=SimpleNamespace(CPU="cpu", CUDA="cuda"),
+        ProfilerAction=SimpleNamespace(WARMUP="warm-up"),
+        schedule=dict,
+        profile=Profile,
+        record_function=nullcontext,
+    )
 
 
 def kineto_event(name, start, end, device_type, number, kind):
@@ -101,8 +108,12 @@ class RecordingTorch:
         self.allocations, self.retries, self.held = 5, 0, 0
         self.split = {"inactive_split_bytes.all.peak": 2**20}
         self.version = SimpleNamespace(cuda=built_for)
-        self.autograd = SimpleNamespace(DeviceType=SimpleNamespace(CPU="cpu"))
-        self.profiler = ScriptedProfiler(self)
+        self.autograd = SimpleNamespace(
+            DeviceType=SimpleNamespace(CPU="cpu"),
+            _profiler_enabled=lambda: False,
+            profiler=SimpleNamespace(_prepare_profiler=None, _enable_profiler=None),
+        )
+        self.profiler = scripted_profiler(self.calls)
         self.cuda = SimpleNamespace(
             is_available=lambda: available,
             device_count=lambda: count,
@@ -201,7 +212,7 @@ def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
     assert reading.utilization is None
     assert "utilization: NVML: Driver Not Loaded" in reading.notes
     assert (0.5, 0.5) == (reading.kernel_busy, reading.reported["kernel_busy"])
-    assert 0 == reading.reported["syncs_per_step"]
+    assert (1 / 3, 0) == (reading.figures["kernels"], reading.figures["syncs"])
 
 
 def test_the_inspection_comes_after_the_window_and_puts_the_detector_back(torch):
@@ -225,6 +236,7 @@ def test_the_inspection_comes_after_the_window_and_puts_the_detector_back(torch)
             "step",
             "sync_debug 0",
             "synchronize",
+            "step",  # the lines of its operators
             "profile",
             "step",
             "synchronize",
@@ -233,10 +245,46 @@ def test_the_inspection_comes_after_the_window_and_puts_the_detector_back(torch)
             "step",
             "step",
             "synchronize",
-            "step",  # the lines of its operators
         ]
         == torch.calls[last_record + 1 :]
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "operators", "steps", "note"),
+    [
+        (0.5, 10, 6, ""),
+        (0.5, 60_000, 4, ""),  # one profiled step instead of three
+        (5.0, 10, 3, ""),  # no warm-up either
+        (5.0, 600_000, 2, "inspection: left out, a step has 600,000 operators"),
+        (60.0, 10, 0, "inspection: left out, a step takes 60 s"),
+    ],
+)
+def test_an_inspection_costs_few_steps_however_long_one_is(
+    torch, monkeypatch, seconds, operators, steps, note
+):
+    """Neither a step of a minute nor one of 100,000 kernels is profiled again and again."""
+    ran = []
+
+    def lines(step, _root):
+        step()
+        return operators, {}
+
+    monkeypatch.setattr("perfsuite.devices.operator_times.operator_lines", lines)
+    found = device(torch).inspect(lambda: ran.append(None), seconds)
+    assert steps == len(ran)
+    assert ((note,) if note else ()) == found.notes
+    assert bool(note) != ("kernels" in found.figures)
+
+
+def test_a_baseline_allows_what_a_profile_of_three_steps_cannot_know():
+    """Another choice of cuDNN's, and a wait in one of three steps; a wait in every step is found."""
+    stored = StoredReading(values={"kernels": 100.0, "syncs": 0.0, "blocking_copies": 1.0})
+    baseline = Baseline(Match.EXACT, readings={"": stored})
+    limits = expect((), Settings(), baseline, CudaDevice.tolerances).by_reading[""]
+    assert {"kernels": 105.0, "syncs": 0.5, "blocking_copies": 1.5} == {
+        limit.metric.name: limit.bound for limit in limits
+    }
 
 
 @pytest.mark.parametrize(("steps", "counts"), [(19, False), (20, True)])

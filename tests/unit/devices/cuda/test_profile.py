@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.devices import profiler
-from perfsuite.devices.cuda.profile import covered, kernel_figures, syncs
+from perfsuite.devices.cuda.profile import analyse, syncs
 from perfsuite.devices.profiler import Interval
+from perfsuite.records import Insight
 
 
 def kernel(start, end, name="gemm", number=0):
@@ -31,7 +32,8 @@ RANGE = Interval(profiler.RANGE, 0, 100, is_on_device=False)
 )
 def test_overlapping_kernels_are_counted_once(spans, expected):
     """Two streams at once are not 200 %, and what lies outside the range is cut off."""
-    assert expected == covered([kernel(*span) for span in spans], 0, 100)
+    intervals = [RANGE, kernel(40, 41), *(kernel(*span) for span in spans)]
+    assert pytest.approx((expected + 1) / 100) == analyse(intervals, 1, 1e-4).figures["kernel_busy"]
 
 
 def test_kernel_figures_leave_copies_and_ranges_out():
@@ -43,12 +45,10 @@ def test_kernel_figures_leave_copies_and_ranges_out():
         kernel(50, 60, number=8),
         kernel(70, 90, "Memcpy HtoD (Pinned -> Device)", number=9),
         kernel(90, 95, "Memset (Device)", number=10),
-        kernel(0, 100, profiler.RANGE),
         Interval("aten::mm", 0, 50, False, 7),
     ]
-    assert {"kernel_busy": 0.6, "kernels_per_step": 1.5, "launches_per_step": 1.0} == kernel_figures(
-        intervals, 2
-    )
+    figures = {"kernel_busy": 0.6, "kernels": 1.5, "launches_per_step": 1.0, "syncs": 0, "blocking_copies": 0}
+    assert figures == pytest.approx(dict(analyse(intervals, 2, 5e-5).figures))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_kernel_figures_leave_copies_and_ranges_out():
 )
 def test_without_kernels_nothing_is_reported(intervals):
     """A profiler that records no CUDA kernels gives no figure instead of 0."""
-    assert {} == kernel_figures(intervals, 1)
+    assert Insight() == analyse(intervals, 1, 1e-4)
 
 
 def test_synchronisations_are_counted_and_the_detector_is_put_back():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfsuite.devices.cuda.profile import kernel_figures, split
+from perfsuite.devices.cuda.profile import analyse
 from perfsuite.devices.profiler import RANGE, Interval
 
 
@@ -20,7 +20,7 @@ def launch(number, at):
 
 
 def shares(*intervals, length=100):
-    return split([host(RANGE, 0, length), *intervals], 1).shares
+    return analyse([host(RANGE, 0, length), *intervals], 1, 1e-6 * length).shares
 
 
 def test_a_gap_before_a_late_launch_is_a_launch_gap():
@@ -100,9 +100,79 @@ def test_pageable_copies_are_known_by_the_profilers_word_for_them():
     copies = [
         device(f"Memcpy HtoD ({kind} -> Device)", i, i + 1) for i, kind in enumerate(["Pageable", "Pinned"])
     ]
-    clues = split([host(RANGE, 0, 100), *copies, launch(1, 0), device("k", 10, 13, 1)], 2).clues
+    clues = analyse([host(RANGE, 0, 100), *copies, launch(1, 0), device("k", 10, 13, 1)], 2, 5e-5).clues
     assert (1.0, 0.5) == (clues["copies_per_step"], clues["pageable_copies"])
     assert pytest.approx(3e-6) == clues["kernel_seconds"]
+
+
+@pytest.mark.parametrize("slower", [1, 2, 5])
+def test_a_profiler_that_slows_the_host_changes_no_share(slower):
+    """Two kernels of 20 µs in a timed step of 100 µs, whose gaps the profiler makes longer."""
+    at = 60 * slower - 20
+    intervals = [
+        host(RANGE, 0, 2 * at + 40),
+        launch(1, at - 1),
+        device("k", at, at + 20, 1),
+        launch(2, 2 * at + 18),
+        device("k", 2 * at + 20, 2 * at + 40, 2),
+    ]
+    found = analyse(intervals, 1, 100e-6)
+    assert 0.4 == pytest.approx(found.figures["kernel_busy"])
+    assert {"kernels": 0.4, "launch_gaps": 0.6} == pytest.approx({k: v for k, v in found.shares.items() if v})
+
+
+def test_kernels_longer_than_the_timed_step_fill_it():
+    """Clocks that fell while the profiler ran give at most 100 %."""
+    found = analyse([host(RANGE, 0, 100), launch(1, 0), device("k", 10, 90, 1)], 1, 40e-6)
+    assert (1.0, 1.0) == (found.figures["kernel_busy"], found.shares["kernels"])
+
+
+COPIES = {
+    "to pageable": "Memcpy DtoH (Device -> Pageable)",
+    "to pinned": "Memcpy DtoH (Device -> Pinned)",
+    "from pageable": "Memcpy HtoD (Pageable -> Device)",
+    "from pinned": "Memcpy HtoD (Pinned -> Device)",
+    "within": "Memcpy DtoD (Device -> Device)",
+    "kernel": "gemm",
+}
+
+
+@pytest.mark.parametrize(
+    ("calls", "waits", "blocking"),
+    [
+        (["cudaDeviceSynchronize"], 1, 0),
+        (["cudaStreamSynchronize"], 1, 0),
+        (["cudaEventSynchronize"], 1, 0),
+        (["hipDeviceSynchronize"], 1, 0),
+        (["cudaStreamWaitEvent", "cudaEventRecord"], 0, 0),
+        (["from pinned"], 0, 0),
+        (["from pinned", "cudaStreamSynchronize"], 1, 1),
+        (["from pinned", "kernel", "cudaStreamSynchronize"], 1, 0),
+        (["from pinned", "cudaEventSynchronize"], 1, 0),
+        (["from pageable"], 0, 1),
+        (["from pageable", "cudaStreamSynchronize"], 1, 1),
+        (["to pageable"], 1, 1),
+        (["to pageable", "cudaStreamSynchronize"], 1, 1),
+        (["to pageable", "cudaDeviceSynchronize"], 2, 1),
+        (["to pageable", "cudaStreamSynchronize", "cudaStreamSynchronize"], 2, 1),
+        (["to pinned", "cudaStreamSynchronize"], 1, 1),
+        (["within", "cudaStreamSynchronize"], 1, 0),
+    ],
+    ids=lambda value: " then ".join(value) if isinstance(value, list) else str(value),
+)
+def test_waits_are_the_calls_that_wait_and_copies_to_pageable_memory(calls, waits, blocking):
+    """One wait of the profile's own ends the range, and what lies behind it belongs to no step."""
+    intervals = [host(RANGE, 0, 100), device("k", 0, 1, 99)]
+    for number, name in enumerate([*calls, "cudaDeviceSynchronize"], 1):
+        is_work = name in COPIES
+        intervals.append(
+            Interval("cudaMemcpyAsync" if is_work else name, number, number, False, number, True)
+        )
+        if is_work:
+            intervals.append(device(COPIES[name], number, number + 1, number))
+    intervals.append(Interval("cudaDeviceSynchronize", 101, 102, False, 98, True))
+    found = analyse(intervals, 1, 1e-4).figures
+    assert (waits, blocking) == (found["syncs"], found["blocking_copies"])
 
 
 def test_without_kernels_nothing_is_claimed():
@@ -142,13 +212,16 @@ def comparisons(kernels):
             call._replace(end=Moment(at + 1)),
             host("enumerate(DataLoader)#_SingleProcessDataLoaderIter", Moment(at + 2), Moment(at + 3)),
             host("cudaMalloc", Moment(at + 3), Moment(at + 4)),
-            host("cudaStreamSynchronize", Moment(at + 4), Moment(at + 5)),
+            call._replace(
+                name="cudaStreamSynchronize", start=Moment(at + 4), end=Moment(at + 5), id=kernels + at
+            ),
             host("Optimizer.step#SGD.step", Moment(at), Moment(at + 1)),
             device("k", Moment(at + 6), Moment(at + 9), number),
         ]
+    intervals.append(intervals[1]._replace(name="cudaDeviceSynchronize", start=Moment(10 * kernels)))
     Moment.compared = 0
-    assert split(intervals, 1).shares
-    assert kernel_figures(intervals, 1)
+    found = analyse(intervals, 1, 1e-5 * kernels)
+    assert (kernels, kernels) == (found.figures["kernels"], found.figures["syncs"])
     return Moment.compared
 
 
