@@ -103,6 +103,18 @@ print(json.dumps([len(kernels), sum(i.id in launches for i in kernels), sum(i.na
     assert (24, 24, 0) == (kernels, joined, operators)
 
 
+def test_the_shortest_profile_is_whole():
+    """The first of a process, over before two clocks could be told apart: three times, as it depends on time."""
+    code = """
+import json, torch
+from torch.profiler import profile
+weight = torch.ones(8, device="cuda"); weight.mul(2); torch.cuda.synchronize()
+with profile() as seen: weight.mul(2)
+print(json.dumps(sum(e.device_type != torch.autograd.DeviceType.CPU for e in seen.events())))
+"""
+    assert [1, 1, 1] == [on_torch(code) for _ in range(3)]
+
+
 def test_too_large_a_tensor_is_torch_s_own_error():
     """With the card's capacity in its words."""
     words = on_torch("""

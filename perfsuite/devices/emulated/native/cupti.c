@@ -83,6 +83,7 @@ void emu_profile_work(const struct CUstream_st *stream, const struct emu_work *w
 static CUpti_TimestampCallbackFunc their_clock;
 static uint64_t their_start, our_start;
 static double rate = 1;
+static const uint64_t RATED_NS = 1000000; /* the clocks' ratio needs so long; a guess would put all events out of the profile */
 
 static uint64_t their_now(void)
 {
@@ -259,9 +260,9 @@ CUptiResult cuptiActivityFlushAll(uint32_t flag)
     (void)flag;
     if (!request || !complete)
         return CUPTI_SUCCESS;
-    pair_clocks(&theirs, &ours);
-    if (ours - our_start > 1000000)
-        rate = (double)(theirs - their_start) / (double)(ours - our_start);
+    for (pair_clocks(&theirs, &ours); ours - our_start < RATED_NS; pair_clocks(&theirs, &ours))
+        nanosleep(&(struct timespec){.tv_nsec = (long)RATED_NS / 4}, NULL);
+    rate = (double)(theirs - their_start) / (double)(ours - our_start);
     pthread_mutex_lock(&mutex);
     struct record *taken = records;
     size_t count = record_count;
