@@ -8,7 +8,7 @@ from typing import Any
 from perfsuite.devices.protocol import Device, Plan
 from perfsuite.errors import UnusableStep
 from perfsuite.measure.blocks import MIN_PAIRS, time_steps, turn_lengths
-from perfsuite.measure.step import Warmup, gc_paused, read, run_window, warm_up
+from perfsuite.measure.step import Warmup, gc_paused, look_into, read, run_window, warm_up
 from perfsuite.records import Reading
 from perfsuite.statistics import median, ratio_interval
 
@@ -51,6 +51,8 @@ def measure_pair(
                     step_seconds=median(seconds),
                     samples=samples_per_step,
                     name=name,
+                    # On a host the profile has no figures, and a slow variant's would take minutes.
+                    is_inspected=device.is_accelerator or variant is with_,
                 ),
                 seconds,
                 length,
@@ -60,9 +62,6 @@ def measure_pair(
                 (without, with_), warmups, times, lengths, strict=True
             )
         )
-        if not device.is_accelerator:  # there only the measured variant: a slow one would take minutes
-            insight = device.inspect(with_, median(times[1]))
-            fast = replace(fast, shares=insight.shares, clues=insight.clues)
     ratio, low, high = ratio_interval(list(zip(*times, strict=True)))
     return replace(
         fast.with_figures(speedup=ratio),
@@ -104,12 +103,13 @@ def _alone(
     step_seconds: float,
     samples: int,
     name: str,
+    is_inspected: bool,
 ) -> Reading:
     """Run one variant alone for what turns would mix: memory, utilization, and what happens in a step."""
     seconds = _alone_seconds(device, plan)
     brief = Plan(seconds, seconds, 1, plan.progress, plan.together)
     timing = run_window(variant, device, brief)
-    insight = device.inspect(variant, step_seconds) if device.is_accelerator else None
+    insight, counted = look_into(variant, device, plan, step_seconds) if is_inspected else (None, None)
     return read(
         timing,
         warmup,
@@ -118,7 +118,7 @@ def _alone(
         name=name,
         samples=samples * len(timing.step_seconds),
         insight=insight,
-        counted=device.counted(variant),
+        counted=counted,
     )
 
 
