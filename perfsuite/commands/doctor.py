@@ -10,6 +10,7 @@ from perfsuite.devices.cuda.device import torch_text
 from perfsuite.devices.cuda.identity import list_uuids, order_text
 from perfsuite.devices.cuda.nvml import Answer, Nvml, load_binding, open_nvml
 from perfsuite.errors import DeviceMissing, RunInvalid
+from perfsuite.processes.world import hides_others
 from perfsuite.units import Unit, show
 
 _WIDTH = 22
@@ -94,7 +95,8 @@ def _processes(_: Nvml, card: Card) -> str:
     processes = card.processes()
     if processes is None:
         return "no: whether other processes use the card cannot be checked here"
-    return f"yes, {len(processes)} on the card now"
+    hidden = ", those outside of this container may be hidden" if hides_others() else ""
+    return f"yes, {len(processes)} on the card now{hidden}"
 
 
 def _persistence(_: Nvml, card: Card) -> str:

@@ -46,12 +46,9 @@ def faults(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
 
 
 def remarks(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
-    """Return the differing conditions that follow from the load, with the reason why they do not matter."""
-    why = (
-        "both variants ran in turns"
-        if reading.kind == _IN_TURNS
-        else "at the power limit it follows the load"
-    )
+    """Return the differing conditions that follow from the load, and why they do not matter."""
+    in_turns = reading.kind == _IN_TURNS
+    why = "the variants ran in turns" if in_turns else "at the power limit it follows the load"
     return tuple(
         f"{text} ({why})"
         for condition, text in _differences(reading, baseline)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from perfsuite.errors import RanksApart
@@ -23,6 +24,9 @@ _SET_BY_TORCHRUN = (
 )
 ENDING = "PERFSUITE_ENDING"  # the path of the file with the reason why all ranks ended early
 RUN = "PERFSUITE_RUN"  # "4711:2": the id of the run's first process, and how many may use one GPU
+
+
+_FIRST_NAMESPACE = "pid:[4026531836]"  # a constant of the kernel: the namespace that sees every process
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,19 @@ def _with_ancestors(pid: int) -> set[int]:
         return {pid, *(parent.pid for parent in psutil.Process(pid).parents())}
     except psutil.Error:
         return {pid} if pid == os.getpid() else set()
+
+
+def hides_others(proc: Path = Path("/proc/self")) -> bool:
+    """Return whether this process has a pid namespace of its own, which hides the processes outside of it."""
+    try:
+        numbers = next(
+            line.split()[1:]
+            for line in (proc / "status").read_text().splitlines()
+            if line.startswith("NSpid")
+        )
+        return os.readlink(proc / "ns" / "pid") != _FIRST_NAMESPACE or len(numbers) > 1
+    except (OSError, StopIteration):  # not Linux, or no /proc
+        return False
 
 
 def child_environment(environment: Mapping[str, str], count: int = 1) -> dict[str, str]:

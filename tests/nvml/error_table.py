@@ -44,6 +44,7 @@ FUNCTIONS = {
     "nvmlDeviceGetMemoryInfo": "nvmlDeviceGetMemoryInfo",
     "nvmlDeviceGetComputeRunningProcesses_v3": "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetComputeRunningProcesses_v2": "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetProcessUtilization": "nvmlDeviceGetProcessUtilization",
     "nvmlDeviceGetCurrentClocksEventReasons": "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons": "nvmlDeviceGetCurrentClocksThrottleReasons",
     "nvmlDeviceGetFieldValues": "nvmlDeviceGetFieldValues",

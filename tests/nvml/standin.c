@@ -263,6 +263,28 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
     return list_processes(count, found);
 }
 
+/* `active` is who ran kernels, such as "4711:80 815:20" (percent); one sample per process and period. */
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count, unsigned long long seen)
+{
+    double period = number("sample_ms", 167) / 1e3;
+    unsigned long long stamp = BOOT + (unsigned long long)((double)(long)(standin_now() / period) * period * TICK);
+    char list[128], *rest = list;
+    unsigned int room = samples ? *count : 0, found = 0;
+    (void)device;
+    CALLED();
+    snprintf(list, sizeof list, "%s", text("active", "none"));
+    for (char *one; stamp > seen && (one = strsep(&rest, " "));) {
+        char *percent = strchr(one, ':');
+        if (!percent)
+            continue;
+        if (found < room)
+            samples[found] = (nvmlProcessUtilizationSample_t){(unsigned int)strtoul(one, NULL, 10), stamp, (unsigned int)strtoul(percent + 1, NULL, 10), 0, 0, 0};
+        found++;
+    }
+    *count = found;
+    return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
 static const char *clock_key(nvmlClockType_t type) { return type == NVML_CLOCK_MEM ? "mem_clock" : "sm_clock"; }
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock)
 {

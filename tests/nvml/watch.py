@@ -45,7 +45,9 @@ def wait_for_end(sampler, clock):
             return
 
 
-def watch(uuids, seconds, patience=20.0, own=(OWN,), ours=1, own_bytes=0.0, dies=False, before=0.0):
+def watch(
+    uuids, seconds, patience=20.0, own=(OWN,), ours=1, own_bytes=0.0, dies=False, before=0.0, hides=False
+):
     """Sample from start to stop and return the figures."""
     nvml = open_nvml(tuple(uuids))
     clock = ScriptClock(before + seconds, dies)
@@ -54,6 +56,7 @@ def watch(uuids, seconds, patience=20.0, own=(OWN,), ours=1, own_bytes=0.0, dies
         nvml,
         ours=SimpleNamespace(includes=own.__contains__, size=ours) if own else None,
         own_bytes=own_bytes,
+        hides_others=hides,
         clock=clock,
         patience_seconds=patience,
     )

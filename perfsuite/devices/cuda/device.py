@@ -18,7 +18,7 @@ from perfsuite.devices.protocol import Device, Timing
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
 from perfsuite.metrics import Tolerance
-from perfsuite.processes.world import RunProcesses
+from perfsuite.processes.world import RunProcesses, hides_others
 from perfsuite.records import DeviceFacts, Insight
 
 # If the events of one stream differ more from the wall time, work runs on other streams.
@@ -297,10 +297,18 @@ class CudaDevice(Device):
         self.wait()
         self._torch.cuda.reset_peak_memory_stats(self._index)
         own_bytes = float(self._torch.cuda.memory_reserved(self._index))
-        sampler = Sampler(self._nvml, ours=RunProcesses.from_environment(), own_bytes=own_bytes)
+        sampler = Sampler(
+            self._nvml,
+            ours=RunProcesses.from_environment(),
+            own_bytes=own_bytes,
+            hides_others=self._hides_others(),
+        )
         other_card = contradiction(self._uuid(), self._index, os.environ)
         notes = (other_card,) if other_card else ()
         return CudaWindow(self._torch, self._index, sampler, self._memory, notes)
+
+    def _hides_others(self) -> bool:
+        return hides_others()
 
     def inspect(
         self,

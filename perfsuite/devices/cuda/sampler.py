@@ -1,5 +1,6 @@
 """Sample a card during the measured steps: one thread, cheap queries, at most twice a second."""
 
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from typing import Any, Protocol
 
 from perfsuite.devices.cuda.card import Card
 from perfsuite.devices.cuda.nvml import Nvml
+from perfsuite.devices.cuda.others import IDLE, QUIET_SECONDS, OtherProcesses
 from perfsuite.devices.cuda.series import Piece, Series, join
 from perfsuite.devices.cuda.window_checks import Snapshot, WindowSummary, check_before, summarise
 from perfsuite.errors import RunInvalid
@@ -18,7 +20,6 @@ _METRICS: Mapping[int, str] = {2: "sm_active", 3: "sm_occupancy", 5: "tensor_act
 _MIN_SECONDS = 0.1  # NVML rejects two samples that are closer together
 PERIOD_SECONDS = 0.5  # every query takes the driver's lock: more of them slow down what is measured
 PATIENCE_SECONDS = 2.0  # a call stuck in the driver must not hang the test
-_BUSY = 0.05
 
 
 class GpmWindow:
@@ -112,12 +113,13 @@ class Sampler:
         *,
         ours: ProcessSet | None = None,
         own_bytes: float = 0.0,
+        hides_others: bool = False,
         clock: Clock | None = None,
         period_seconds: float = PERIOD_SECONDS,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
         self._nvml, self._card = nvml, Card(nvml)
-        self._ours = ours
+        self._others = None if ours is None else OtherProcesses(self._card, ours, is_hidden=hides_others)
         self._own_bytes = own_bytes
         self._clock = clock or WallClock()
         self._period, self._patience = period_seconds, patience_seconds
@@ -138,11 +140,16 @@ class Sampler:
         """Start the thread; return after its first snapshot, so that this is not part of the window."""
         if not self._nvml.absent:
             self._thread.start()
-            self._ready.wait(self._patience)  # the CPU waits here, before the clock runs
+            self._ready.wait(self._patience + QUIET_SECONDS)  # the CPU waits here, before the clock runs
 
     def _run(self) -> None:
         try:
-            self._before = check_before(self._card, self._own_bytes, self._ours)
+            own_bytes = self._own_bytes
+            if self._others is not None:
+                self._others.check_before(lambda seconds: self._clock.wait(self._over, seconds))
+                # The run that started this process keeps its context and its cached memory.
+                own_bytes = max(own_bytes, self._others.own_bytes)
+            self._before = check_before(self._card, own_bytes)
             counted, energy = self._card.throttled_seconds(), self._card.energy()
             gpm = GpmWindow(self._nvml)
             self._trace.begin(self._clock.now())
@@ -153,15 +160,38 @@ class Sampler:
                 self.take_snapshot()
             ended = self._clock.now()
             self._trace.poll(ended)
-            self._figures.update(gpm.stop(ended - self._started))
-            after = self._card.throttled_seconds()
-            self._counted = {cause: after[cause] - counted[cause] for cause in counted.keys() & after.keys()}
-            if energy is not None and (now := self._card.energy()) is not None:
-                self._figures["energy_joules"] = now - energy
+            if self._others is not None:
+                self._others.look()
+                self._others.conclude()
+            self._count(ended - self._started, gpm, counted, energy)
         except RunInvalid as error:
             self._invalid = str(error)
         self._is_complete = True
         self._ready.set()
+
+    def _count(
+        self, seconds: float, gpm: GpmWindow, counted: Mapping[str, float], energy: float | None
+    ) -> None:
+        """Read by how much the driver's counters have grown; what cannot be is left out."""
+        card, after = self._card, self._card.throttled_seconds()
+        self._figures = {
+            name: share
+            for name, share in gpm.stop(seconds).items()
+            if card.is_plausible(name, 100 * share, 100, "%")
+        }
+        # Two counters are added up for «too hot», and both may count the whole window.
+        self._counted = {
+            cause: after[cause] - counted[cause]
+            for cause in counted.keys() & after.keys()
+            if card.is_plausible(cause, after[cause] - counted[cause], 2 * seconds + 1, "s of throttling")
+        }
+        now = card.energy()
+        if (
+            energy is not None
+            and now is not None
+            and card.is_plausible("energy", now - energy, math.inf, "J")
+        ):
+            self._figures["energy_joules"] = now - energy
 
     def take_snapshot(self) -> None:
         """Query everything that is sampled regularly once."""
@@ -170,16 +200,17 @@ class Sampler:
 
     def _append_snapshot(self) -> None:
         card = self._card
+        if self._others is not None:
+            self._others.look()
         self._snapshots.append(
             Snapshot(
                 card.memory(),
-                card.processes() if self._ours else None,
                 card.reasons(),
                 card.sm_clock(),
                 card.memory_clock(),
                 card.temperature(),
                 card.power(),
-                is_busy=self._trace.latest is None or self._trace.latest > _BUSY,
+                is_busy=self._trace.latest is None or self._trace.latest > IDLE,
             )
         )
 
@@ -199,17 +230,18 @@ class Sampler:
             why = self._why or invalid
             return Sampled(Series(absent=why), WindowSummary(invalid=(invalid,) if invalid else ()))
         series = self._trace.series(self._started, ended, self._period)
-        summary = summarise(self._snapshots, self._counted, ended - self._started, ours=self._ours)
+        summary = summarise(self._snapshots, self._counted, ended - self._started)
         reported = {"utilization_samples": float(series.samples), **summary.reported, **self._figures}
-        before = self._before
+        before, others = self._before, self._others
+        doubts = (f"{name}: {why}" for name, why in self._card.doubts.items() if name != "utilization")
         return Sampled(
             series,
             replace(
                 summary,
                 reported=reported,
                 conditions={**before.conditions, **summary.conditions},
-                notes=(*before.notes, *summary.notes),
-                invalid=(*before.invalid, *summary.invalid),
+                notes=(*before.notes, *summary.notes, *(others.notes if others else ()), *doubts),
+                invalid=(*before.invalid, *summary.invalid, *(others.invalid if others else ())),
             ),
         )
 
@@ -270,7 +302,8 @@ class Trace:
 
     def series(self, start: float, end: float, poll_seconds: float) -> Series:
         """Return the window's utilization, absent where the card reports it in neither way."""
-        if not self._has_seen_samples and not self._polls:
-            return Series(sample_seconds=poll_seconds, absent=self._why)
+        doubt = self._card.doubts.get("utilization", "")
+        if doubt or not (self._has_seen_samples or self._polls):
+            return Series(sample_seconds=poll_seconds, absent=doubt or self._why)
         samples = [(stamp / 1e6 + self._offset, share) for stamp, share in self._samples]
         return join(samples, self._polls, start, end, poll_seconds)

@@ -1,12 +1,11 @@
-"""Check a window by snapshots of the card: memory, clocks, throttling, other processes."""
+"""Check a window by snapshots of the card: memory, clocks, throttling."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from perfsuite.devices.cuda.card import POWER_BRAKE, POWER_CAP, SLOWDOWN, THERMAL, Card, Memory, Process
-from perfsuite.processes.world import ProcessSet
+from perfsuite.devices.cuda.card import POWER_BRAKE, POWER_CAP, SLOWDOWN, THERMAL, Card, Memory
 from perfsuite.statistics import median
 from perfsuite.units import Unit, show
 
@@ -20,7 +19,6 @@ class Snapshot(NamedTuple):
     """The card's state at one moment; None is what it did not report."""
 
     memory: Memory | None = None
-    processes: tuple[Process, ...] | None = None
     reasons: int | None = None
     sm_clock: float | None = None
     memory_clock: float | None = None
@@ -40,14 +38,8 @@ class WindowSummary:
     memory: tuple[float, ...] = ()  # bytes used at each snapshot
 
 
-def summarise(
-    snapshots: Sequence[Snapshot],
-    counted: Mapping[str, float],
-    seconds: float,
-    *,
-    ours: ProcessSet | None = None,
-) -> WindowSummary:
-    """Summarise a window's snapshots and the throttling counters' growth; `ours` are this run's processes."""
+def summarise(snapshots: Sequence[Snapshot], counted: Mapping[str, float], seconds: float) -> WindowSummary:
+    """Summarise a window's snapshots and the throttling counters' growth."""
     throttled = {cause: _throttled(snapshots, counted, cause, seconds) for cause in _CAUSES}
     cap = _capped(snapshots, counted, seconds)
     memories = [snapshot.memory for snapshot in snapshots if snapshot.memory]
@@ -68,7 +60,7 @@ def summarise(
         reported,
         {**_clocks(snapshots), **({} if cap is None else {"power_cap_share": cap})},
         notes,
-        (*invalid, *_slowed(snapshots), *_others_during(snapshots, ours)),
+        (*invalid, *_slowed(snapshots)),
         tuple(float(memory.used) for memory in memories),
     )
 
@@ -98,25 +90,6 @@ def _slowed(snapshots: Sequence[Snapshot]) -> tuple[str, ...]:
     return ("the hardware slowed its clocks down",) if lasts else ()
 
 
-def _others_during(snapshots: Sequence[Snapshot], ours: ProcessSet | None) -> tuple[str, ...]:
-    """Detect processes that came after the first snapshot; earlier ones are found before the window."""
-    if ours is None or not snapshots:
-        return ()
-    counts = [count_foreign(snapshot.processes or (), ours) for snapshot in snapshots]
-    arrived = max(counts) - counts[0]
-    if not arrived:
-        return ()
-    who = "another process" if arrived == 1 else f"{arrived} other processes"
-    return (f"{who} started to use the GPU during the measurement",)
-
-
-def count_foreign(processes: Sequence[Process], ours: ProcessSet) -> int:
-    """Count the processes that are not this run's; ids of another namespace can only be counted."""
-    foreign = [process for process in processes if not ours.includes(process.pid)]
-    is_visible = len(foreign) < len(processes)
-    return len(foreign) if is_visible else max(len(foreign) - ours.size, 0)
-
-
 def _clocks(snapshots: Sequence[Snapshot]) -> Mapping[str, float]:
     """Return the clocks under load: an idle card clocks down, which says nothing about the window."""
     busy = [snapshot for snapshot in snapshots if snapshot.is_busy]
@@ -135,8 +108,8 @@ def _most(name: str, values: Sequence[float | None]) -> Mapping[str, float]:
     return {name: max(known)} if known else {}
 
 
-def check_before(card: Card, own_bytes: float, ours: ProcessSet | None) -> WindowSummary:
-    """Check a card before a measurement; `own_bytes` is what this process has reserved on it."""
+def check_before(card: Card, own_bytes: float) -> WindowSummary:
+    """Check a card before a measurement; `own_bytes` is what this run has reserved on it."""
     persistent, sliced, limit = card.is_persistent(), card.is_sliced(), card.power_limit()
     conditions = {
         "power_limit_watts": limit,
@@ -148,30 +121,12 @@ def check_before(card: Card, own_bytes: float, ours: ProcessSet | None) -> Windo
         notes.append("persistence mode is off: the driver may unload between runs (nvidia-smi -pm 1)")
     if sliced:
         notes.append("MIG is on: NVML reports no utilization of a slice, and its memory is the slice's")
-    processes = card.processes() if ours else None
-    others, note = _others_before(processes, ours) if ours else ("", "")
-    # The run that started this process keeps its context and its cached memory.
-    our_processes = [process for process in processes or () if ours and ours.includes(process.pid)]
-    our_bytes = sum(process.used_bytes or 0.0 for process in our_processes)
-    invalid = (others, _crowded(card.memory(), max(own_bytes, our_bytes)))
+    crowded = _crowded(card.memory(), own_bytes)
     return WindowSummary(
         conditions={name: value for name, value in conditions.items() if value is not None},
-        notes=(*notes, *((note,) if note else ())),
-        invalid=tuple(reason for reason in invalid if reason),
+        notes=tuple(notes),
+        invalid=(crowded,) if crowded else (),
     )
-
-
-def _others_before(processes: Sequence[Process] | None, ours: ProcessSet) -> tuple[str, str]:
-    """Return a reason why the window does not count, and a note; "" for neither."""
-    if processes is None:
-        return "", "processes on the GPU cannot be listed here: whether it is shared is unknown"
-    if not processes:
-        return "", "NVML lists no process, not even this one: whether the GPU is shared is unknown"
-    foreign = count_foreign(processes, ours)
-    if not foreign:
-        return "", ""
-    who = "another process is" if foreign == 1 else f"{foreign} other processes are"
-    return f"{who} on the GPU before the measurement begins", ""
 
 
 def _crowded(memory: Memory | None, own_bytes: float) -> str:

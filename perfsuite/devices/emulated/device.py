@@ -77,6 +77,9 @@ class EmulatedDevice(CudaDevice):
             cuda=self._torch.version.cuda,
         )
 
+    def _hides_others(self) -> bool:
+        return False  # the card is this run's own
+
     def learn(self, step: Callable[[], object]) -> None:
         """Learn from one step how long its kernels take."""
         from perfsuite.devices.emulated.learn import learn

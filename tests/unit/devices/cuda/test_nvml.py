@@ -99,12 +99,61 @@ def test_a_foreign_process_that_comes_does_not_count(watch):
     assert ["another process started to use the GPU during the measurement"] == seen["invalid"]
 
 
+def test_a_foreign_context_is_judged_by_whether_it_computes(watch):
+    """NVML says which processes ran kernels: an idle one is a note, one that starts to compute is not."""
+    both = ["at 0 processes 4711:1000 815:1", "at 1 utilization 87", "at 0 active 4711:87"]
+    seen = watch(script(*both))
+    assert [] == seen["invalid"]
+    assert ["another process has a context on the GPU and ran no kernel during the measurement"] == seen[
+        "notes"
+    ]
+    seen = watch(script(*both, "at 12 active 4711:60 815:27"))
+    assert ["another process ran kernels on the GPU during the measurement"] == seen["invalid"]
+
+
+@pytest.mark.parametrize(("idle", "told"), [(1, "was idle before"), (9, "is 40 % busy before")])
+def test_in_a_container_that_hides_others_the_card_must_be_idle_before(watch, idle, told):
+    """Only this process is listed: whether the card is shared shows while this run waits."""
+    lines = ["at 0 utilization 40", f"at {idle} utilization 0", f"at {idle + 1} utilization 87", ALONE]
+    seen = watch(script(*lines), hides=True, before=0.5)
+    (text,) = [*seen["notes"], *seen["invalid"]]
+    assert text.startswith(f"NVML lists only the processes of this container: it {told} the measurement")
+    assert ("idle" in told) is (seen["invalid"] == [])
+
+
+@pytest.mark.parametrize(
+    ("line", "absent", "told"),
+    [
+        ("at 9 utilization 250", "utilization", "NVML reports 250 %"),
+        ("at 9 free 30e9", "", "device memory: NVML reports 3e+10 bytes free of 2.4e+10"),
+        ("at 0 reserved 30e9", "device_reserved_bytes", "reserved memory: NVML reports 3e+10 bytes"),
+        ("at 0 temperature 4000000000", "temperature_max", "temperature: NVML reports 4e+09 °C"),
+        ("at 0 power 100000", "power_max_watts", "power: NVML reports 100000 W"),
+        ("at 9 power 1", "energy_joules", "energy: NVML reports -"),
+        ("at 0 gpm2 250", "sm_active", "sm_active: NVML reports 250 %"),
+        ("at 0 sm_clock 99999", "sm_clock_mhz", "SM clock: NVML reports 99999 MHz"),
+    ],
+)
+def test_nonsense_is_absent_with_a_reason(watch, line, absent, told):
+    """More than all of it, or more than no card can have, is the driver's mistake and no figure."""
+    seen = watch(script(*STEADY, "at 0 gpm 1", "at 0 gpm3 40", line), before=2.0)
+    utilization = {} if seen["mean"] is None else {"utilization": seen["mean"]}
+    figures = {**seen["reported"], **seen["conditions"], **utilization}
+    assert absent not in figures
+    (reason,) = [text for text in (*seen["notes"], seen["why"]) if text.endswith("which cannot be")]
+    assert reason.startswith(told)
+    assert 0.4 == pytest.approx(figures["sm_occupancy"])
+    assert {4e9} == set(seen["memory"])
+
+
 def test_in_a_container_processes_are_counted(watch):
     """Ids of another namespace: as many as this run has processes are ours, and one more is not."""
     alone, two = "at 0 processes 99:1", "at 0 processes 99:1 100:1"
     assert [] == watch(script("at 0 utilization 80", alone))["invalid"]
-    shared = watch(script("at 0 utilization 80", two))
-    assert ["another process is on the GPU before the measurement begins"] == shared["invalid"]
+    shared = watch(script("at 0 utilization 80", two), before=1.0)
+    assert ["another process is on the GPU: it is 80 % busy before the measurement begins"] == shared[
+        "invalid"
+    ]
     assert [] == watch(script("at 0 utilization 80", two), ours=2)["invalid"]
 
 
@@ -112,7 +161,7 @@ def test_the_run_that_started_this_process_is_not_foreign(watch):
     """It keeps its context on the card, and memory, while fresh processes measure for it."""
     lines = ["at 0 utilization 80", "at 0 processes 4711:1000000000 4700:17000000000"]
     lines += ["at 0 total 24e9", "at 0 free 4e9"]
-    assert 2 == len(watch(script(*lines))["invalid"])
+    assert 2 == len(watch(script(*lines), before=1.0)["invalid"])
     assert [] == watch(script(*lines), own=[4711, 4700])["invalid"]
 
 
@@ -125,9 +174,9 @@ def test_memory_is_seen_over_the_window(watch):
 
 def test_a_card_whose_processes_are_hidden_says_so(watch):
     """An empty list that does not even contain this process proves nothing."""
-    seen = watch(script("at 0 utilization 80", "at 0 processes none"))
+    seen = watch(script("at 1 utilization 80", "at 0 processes none"))
     assert [] == seen["invalid"]
-    assert any("not even this one" in note for note in seen["notes"])
+    assert any("not even this one: it was idle before" in note for note in seen["notes"])
 
 
 def test_memory_held_by_others_does_not_count(watch):
