@@ -55,7 +55,7 @@ KIND = DeviceKind(
     visible_cards=_visible_cards,
 )
 
-# What others may use of this folder, loaded when asked for.
+# What others may use of this folder, loaded on first use.
 _HOMES = {
     **dict.fromkeys(("Wanted", "current", "describe", "environment", "leave_folder", "new_folder"), "launch"),
     **dict.fromkeys(("build", "preloads"), "library"),

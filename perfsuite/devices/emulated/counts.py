@@ -87,12 +87,12 @@ def _size(kind: str, size: int) -> str:
 
 
 def render_refused(counts: Iterable[Count]) -> str:
-    """Say which functions were asked for that the emulated GPU does not have; "" without any."""
+    """Name the functions that were called and that the emulated GPU does not have; "" without any."""
     refused = sorted((one for one in counts if one.kind == "refused"), key=lambda one: (-one.times, one.name))
     if not refused:
         return ""
-    told = ", ".join(f"{one.name} ({one.times}×)" if one.times > 1 else one.name for one in refused)
-    return f"the emulated GPU does not have, and refused: {told}"
+    names = ", ".join(f"{one.name} ({one.times}×)" if one.times > 1 else one.name for one in refused)
+    return f"the emulated GPU does not have, and refused: {names}"
 
 
 def _short(name: str) -> str:

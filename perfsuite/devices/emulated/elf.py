@@ -18,7 +18,7 @@ class NotElf(Exception):
 
 @dataclass(frozen=True)
 class Needs:
-    """What one library asks of others: their names, and undefined symbols with the version they carry."""
+    """What one library needs of others: their names, and undefined symbols with the version they carry."""
 
     libraries: tuple[str, ...]
     symbols: dict[str, tuple[str, str]]  # symbol → (library, version), both "" where it names none

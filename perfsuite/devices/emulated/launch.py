@@ -17,7 +17,7 @@ from perfsuite.devices.model.roofline import bandwidth_share
 from perfsuite.errors import DeviceMissing
 
 RUN = "PERFSUITE_EMULATED_RUN"  # the run's folder, read by the library
-NAME = "PERFSUITE_EMULATED"  # what was asked for, such as 2xa10
+NAME = "PERFSUITE_EMULATED"  # the cards of this process, such as 2xa10
 MOST_CARDS = 16
 _PREFIX = "perfsuite-emulated-"
 # Compute capability, and what a multiprocessor holds: threads, blocks, bytes of shared memory, a block's most
@@ -42,7 +42,7 @@ _PINNED_SHARE, _PAGEABLE_SHARE, _COPY_NS = 0.85, 0.45, 10_000
 
 @dataclass(frozen=True)
 class Wanted:
-    """What --perf-device=emulated:… or `emulate …` asks for."""
+    """What --perf-device=emulated:… or `emulate …` names."""
 
     card: Card
     count: int = 1

@@ -1,6 +1,6 @@
 """Build the emulator for the installed torch on first use, and keep it in the user's cache.
 
-One library has all the code. torch asks for NVIDIA's libraries by their file names, so each of those is a
+One library has all the code. torch loads NVIDIA's libraries by their file names, so each of those is a
 small file under that name which leads to the one. A symbol that torch links and we do not have becomes a
 function that refuses; the linker prefers ours, so no list of what we have is needed here.
 """
@@ -85,8 +85,8 @@ def _cache() -> Path:
 def _key(compiler: str, torch: TorchBuild) -> str:
     """Return a name for everything the libraries depend on."""
     parts = [path.read_bytes() for path in sorted(SOURCES.glob("*.[ch]"))]
-    told = (*_FLAGS, compiler, _version(compiler), platform.machine(), repr(torch), repr(_REFUSALS))
-    parts += [word.encode() for word in told]
+    settings = (*_FLAGS, compiler, _version(compiler), platform.machine(), repr(torch), repr(_REFUSALS))
+    parts += [word.encode() for word in settings]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:24]
 
 

@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Runtime:
-    """What perfsuite asks of the library it runs on."""
+    """The library this process runs on, as far as perfsuite uses it."""
 
     def __init__(self) -> None:
         self._library: Any = ctypes.CDLL(None)
@@ -60,9 +60,9 @@ class Runtime:
 
     @contextmanager
     def watched(self, listener: Callable[[Call], None]) -> Iterator[None]:
-        """Tell the listener of everything that is done, in the thread that does it, within the context."""
+        """Call the listener for everything that is done within the context, in the thread that does it."""
 
-        def tell(kind: int, name: bytes, size: int, shape: Any, flags: int) -> None:
+        def pass_on(kind: int, name: bytes, size: int, shape: Any, flags: int) -> None:
             listener(
                 Call(
                     ALL_KINDS[kind],
@@ -75,7 +75,7 @@ class Runtime:
                 )
             )
 
-        callback = _Callback(tell)
+        callback = _Callback(pass_on)
         self._library.perfsuite_emulated_watch(callback)
         try:
             yield

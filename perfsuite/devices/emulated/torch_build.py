@@ -15,7 +15,7 @@ _OURS = re.compile(
     r"(__cuda|cuda[A-Z]|cu[A-Z]|cublas|cudnn|cufft|cupti|curand|cusolver|cusparse|nccl[A-Z]|nvrtc|nvshmem|nvJitLink)"
 )
 _LIBRARY = re.compile(r"lib(cu|nv|nccl)[A-Za-z_]*\.so[.\d]*$")
-_ANY_CUDNN = 9 * 10_000 + 99 * 100  # newer than any torch was built with: torch asks for no older one
+_ANY_CUDNN = 9 * 10_000 + 99 * 100  # newer than any torch was built with: torch accepts any newer one
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class TorchBuild:
         if not any(name.startswith("libcudart.so") for name in libraries):
             raise DeviceMissing(
                 f"torch {version} does not link libcudart.so as the emulator expects: it was linked another "
-                f"way; torch's wheels from its package index for CUDA {_told_majors()} are known to work"
+                f"way; torch's wheels from its package index for CUDA {_known_majors()} are known to work"
             )
         return cls(version, cuda, _cudnn(), tuple(sorted(libraries)), tuple(sorted(symbols)), versions)
 
@@ -79,17 +79,17 @@ def _versions(folder: Path) -> tuple[str, int]:
     major, minor = int(cuda.group(1)), int(cuda.group(2))
     if major not in KNOWN_MAJORS:
         raise DeviceMissing(
-            f"torch {named} was built for CUDA {major}.{minor}; the emulator knows CUDA {_told_majors()}"
+            f"torch {named} was built for CUDA {major}.{minor}; the emulator knows CUDA {_known_majors()}"
         )
     return named, 1000 * major + 10 * minor
 
 
-def _told_majors() -> str:
+def _known_majors() -> str:
     return " and ".join(map(str, KNOWN_MAJORS))
 
 
 def _cudnn() -> int:
-    """Return the cuDNN that torch's wheel asks for: torch refuses an older one."""
+    """Return the cuDNN that torch's wheel requires: torch refuses an older one."""
     try:
         required = metadata.requires("torch") or []
     except metadata.PackageNotFoundError:

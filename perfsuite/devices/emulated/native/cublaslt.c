@@ -65,10 +65,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t given, co
                               cudaStream_t stream)
 {
     const struct layout *left = (const struct layout *)a_layout, *result = (const struct layout *)d_layout;
-    const struct description *asked = (const struct description *)given;
-    uint64_t k = asked->is_transposed ? left->rows : left->columns;
+    const struct description *product = (const struct description *)given;
+    uint64_t k = product->is_transposed ? left->rows : left->columns;
     enum emu_precision precision = left->type == CUDA_R_64F ? EMU_FLOAT64 : left->type != CUDA_R_32F ? EMU_HALF
-        : asked->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? EMU_TF32 : EMU_FLOAT32;
+        : product->compute == CUBLAS_COMPUTE_32F_FAST_TF32 ? EMU_TF32 : EMU_FLOAT32;
     (void)h, (void)alpha, (void)a, (void)b, (void)b_layout, (void)beta, (void)c, (void)c_layout, (void)d, (void)algorithm, (void)workspace, (void)size;
     emu_library(stream, "cublasLtMatmul", 2.0 * (double)result->rows * (double)result->columns * (double)k * (double)result->batch, precision,
                 (uint32_t)result->rows, (uint32_t)result->columns, (uint32_t)k, (uint32_t)result->batch);

@@ -94,7 +94,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t given, cudnnBack
 }
 
 /* Descriptors that a caller has made and wants filled: the engine of a configuration, and heuristics' results. They
- * inherit what the descriptor says that was asked. */
+ * inherit what the descriptor they are read from says. */
 static void hand_down(const struct descriptor *from, int64_t wanted, void *values)
 {
     if (!values || wanted < 1 || !*(struct descriptor **)values)

@@ -63,7 +63,7 @@ cudnnStatus_t cudnnGetRNNWeightParams(cudnnHandle_t h, cudnnRNNDescriptor_t give
     const struct rnn *rnn = (const struct rnn *)given;
     size_t count = gates(rnn), hidden = (size_t)rnn->hidden, projected = (size_t)rnn->projected, in = inputs(rnn, layer), at = matrices(rnn, layer);
     size_t width = width_of(rnn->type), number = (size_t)part;
-    void *unwanted; /* torch asks for one of the two and passes NULL for the other */
+    void *unwanted; /* torch wants one of the two and passes NULL for the other */
     (void)h, (void)size;
     matrix = matrix ? matrix : &unwanted;
     bias = bias ? bias : &unwanted;

@@ -1,5 +1,5 @@
 /* CUPTI: what the card and the host did, as records for torch's profiler. They are kept here while a profiler listens and
- * handed over when it asks. Kineto has its own clock, and expects times on it. */
+ * handed over when it flushes. Kineto has its own clock, and expects times on it. */
 #include "nvidia_libraries.h"
 #include "runtime.h"
 #include <pthread.h>
@@ -111,7 +111,7 @@ static bool is_enabled[KINDS], was_enabled[KINDS]; /* Kineto disables kinds befo
 static uint8_t *buffer;
 static size_t buffer_size;
 
-/* Kineto does not ask for records as long as no buffer was ever requested: one is, at once. */
+/* Kineto does not fetch records as long as no buffer was ever requested: one is, at once. */
 static void renew(void)
 {
     bool any = is_enabled[CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL] || is_enabled[CUPTI_ACTIVITY_KIND_KERNEL]

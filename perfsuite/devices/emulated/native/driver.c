@@ -1,4 +1,4 @@
-/* The driver's API: what torch asks beside the runtime, and all that Triton launches through. */
+/* The driver's API: what torch calls beside the runtime, and all that Triton launches through. */
 #include "runtime.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -151,7 +151,7 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy
 }
 
 /* ---- finding functions by name: the newest version that is there, or one that refuses ---- */
-static int absent(void) { return emu_refuse("a function of the driver that was asked for by name", CUDA_ERROR_NOT_SUPPORTED); }
+static int absent(void) { return emu_refuse("a function of the driver that was looked up by name", CUDA_ERROR_NOT_SUPPORTED); }
 void *emu_driver_function(const char *name)
 {
     char versioned[160];

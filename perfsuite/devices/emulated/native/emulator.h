@@ -108,7 +108,7 @@ void emu_end_many(struct CUstream_st *stream, uint64_t end);
 typedef void (*emu_watcher)(int kind, const char *name, uint64_t bytes, const uint32_t *shape, int flags);
 enum { EMU_FLAG_PAGEABLE = 1, EMU_FLAG_BLOCKING = 2, EMU_FLAG_IN_GRAPH = 4 };
 void emu_count(struct emu_function *function, uint64_t bytes); /* lock held */
-void emu_tell(const struct emu_function *function, uint64_t bytes, const struct emu_shape *shape, int flags); /* no lock held */
+void emu_notify(const struct emu_function *function, uint64_t bytes, const struct emu_shape *shape, int flags); /* no lock held */
 void emu_note(enum emu_kind kind, const char *name, uint64_t bytes); /* what only the host does */
 int emu_refuse(const char *name, int code);
 

@@ -8,7 +8,7 @@
 static const char *const kinds[EMU_KINDS] = {"kernel", "library", "memset", "h2d", "d2h", "d2d", "h2h",
                                              "graph", "sync", "alloc", "free", "host_alloc", "refused"};
 static emu_watcher watcher;
-static __thread int is_telling; /* what a watcher itself does is not told */
+static __thread int is_notifying; /* what a watcher itself does is not passed on */
 static uint64_t totals[EMU_KINDS], total_bytes[EMU_KINDS];
 static int owner; /* the process that loaded the library: a fork that ends must not write in its name */
 
@@ -22,17 +22,17 @@ void emu_count(struct emu_function *function, uint64_t bytes)
     total_bytes[function->kind] += bytes;
 }
 
-void emu_tell(const struct emu_function *function, uint64_t bytes, const struct emu_shape *shape, int flags)
+void emu_notify(const struct emu_function *function, uint64_t bytes, const struct emu_shape *shape, int flags)
 {
     static const struct emu_shape none;
     uint32_t numbers[6];
-    emu_watcher tell = __atomic_load_n(&watcher, __ATOMIC_ACQUIRE);
-    if (!tell || is_telling)
+    emu_watcher notify = __atomic_load_n(&watcher, __ATOMIC_ACQUIRE);
+    if (!notify || is_notifying)
         return;
     memcpy(numbers, shape ? shape : &none, sizeof numbers);
-    is_telling = 1;
-    tell(function->kind, function->name, bytes, numbers, flags);
-    is_telling = 0;
+    is_notifying = 1;
+    notify(function->kind, function->name, bytes, numbers, flags);
+    is_notifying = 0;
 }
 
 void emu_note(enum emu_kind kind, const char *name, uint64_t bytes)
@@ -41,7 +41,7 @@ void emu_note(enum emu_kind kind, const char *name, uint64_t bytes)
     emu_lock();
     emu_count(function, bytes);
     emu_unlock();
-    emu_tell(function, bytes, NULL, 0);
+    emu_notify(function, bytes, NULL, 0);
 }
 
 int emu_refuse(const char *name, int code)

@@ -8,10 +8,10 @@ void emu_library(cudaStream_t stream, const char *name, double flops, enum emu_p
     const struct emu_card *card = emu_card();
     double peak = card->flops_per_ns[precision] > 0 ? card->flops_per_ns[precision] : card->flops_per_ns[EMU_FLOAT32];
     struct emu_call call = emu_enter(EMU_CB_LAUNCH);
-    char told[96];
+    char marked[96];
     if (precision == EMU_TF32) { /* the same product takes another time there */
-        snprintf(told, sizeof told, "%s (TF32)", name);
-        name = told;
+        snprintf(marked, sizeof marked, "%s (TF32)", name);
+        name = marked;
     }
     /* The shape of the problem takes the place of the launch geometry, and fills the card or not by its results. */
     struct emu_work work = {.function = emu_function(EMU_LIBRARY, name), .shape = {{m, n, k}, {batch, 1, 1}}};

@@ -174,7 +174,7 @@ nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned i
     (void)device, (void)link, (void)place;
     return NVML_ERROR_NOT_SUPPORTED;
 }
-/* The first version's records have no instances: torch asks for it where it is out of memory. */
+/* The first version's records have no instances: torch calls it where it is out of memory. */
 nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_v1_t *processes)
 {
     nvmlProcessInfo_t found[128];

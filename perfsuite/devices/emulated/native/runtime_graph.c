@@ -224,7 +224,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t on)
     emu_note(EMU_GRAPH, "cudaGraphLaunch", graph->works); /* its "bytes" are its nodes */
     for (size_t i = 0; i < graph->count; i++)
         if (graph->steps[i].kind == STEP_WORK)
-            emu_tell(graph->steps[i].work.function, graph->steps[i].work.bytes, &graph->steps[i].work.shape, EMU_FLAG_IN_GRAPH);
+            emu_notify(graph->steps[i].work.function, graph->steps[i].work.bytes, &graph->steps[i].work.shape, EMU_FLAG_IN_GRAPH);
     return cudaSuccess;
 }
 cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream) { (void)exec, (void)stream; return cudaSuccess; }

@@ -312,7 +312,7 @@ cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t size
     return offset + size <= GRAIN ? copy((char *)address + offset, from, size, NULL, true, EMU_CB_MEMCPY) : emu_fail(cudaErrorInvalidValue);
 }
 
-/* ---- pools: torch's cudaMallocAsync backend asks for the device's own ---- */
+/* ---- pools: torch's cudaMallocAsync backend uses the device's own ---- */
 static int default_pool;
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) { (void)device; *pool = (cudaMemPool_t)&default_pool; return cudaSuccess; }
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)

@@ -74,7 +74,7 @@ void emu_wait_until(uint64_t when)
         uint64_t until = when - now > SLICE_NS ? now + SLICE_NS : when - SPIN_NS / 2;
         struct timespec at = {(time_t)(until / 1000000000ull), (long)(until % 1000000000ull)};
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
-        emu_lock(); /* a sampler may ask how busy the card is while we wait for it */
+        emu_lock(); /* a sampler may read how busy the card is while we wait for it */
         for (int i = 0; i < emu_visible_count(); i++)
             emu_settle(i, emu_now());
         emu_unlock();
@@ -230,7 +230,7 @@ void emu_enqueue(struct CUstream_st *stream, const struct emu_work *work, uint32
         emu_settle(stream->device, emu_now());
     emu_unlock();
     int flags = (work->function->pageable ? EMU_FLAG_PAGEABLE : 0) | (work->function->blocking ? EMU_FLAG_BLOCKING : 0);
-    emu_tell(work->function, work->bytes, &work->shape, flags);
+    emu_notify(work->function, work->bytes, &work->shape, flags);
 }
 
 /* For graphs, which play many works at one call. */
