@@ -54,6 +54,7 @@ def emulated(title: str) -> Counts:
     """Count a training's third step on the emulated card of this process, without cuBLAS's workspaces."""
     runtime = Runtime()
     _drop_workspaces()
+    torch.cuda.empty_cache()  # where large tensors lie depends on what lay there before
     left = torch.cuda.memory_allocated()
     torch.manual_seed(0)
     step = TRAININGS[title]("cuda:0")

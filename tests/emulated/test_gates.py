@@ -174,3 +174,32 @@ def test_times_are_not_compared_with_those_of_another_run(planted):
     assert '"stepsBefore": []' in told
     assert not re.search(r'"stepsBefore": \[\d', told)
     assert not re.search(r'"sharesBefore": \{"', told)
+
+
+AFTER_ANOTHER = """
+import pytest, torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.perf(min_time="1 s", max_time="1 s")]
+
+
+def test_first(perf):
+    weight = torch.ones(64, 64, device=perf.device)
+    perf.compare(without=lambda: weight @ weight, with_=lambda: weight @ weight)
+
+
+def test_second(perf):
+    weight = torch.ones(64, 64, device=perf.device)
+    perf(lambda: weight + 1)
+"""
+
+
+def test_a_test_s_peak_does_not_depend_on_the_one_before(tmp_path):
+    """What cuBLAS took for the first test would be part of the second one's peak, or not if it runs alone."""
+    (tmp_path / "pytest.ini").touch()
+    (tmp_path / "test_it.py").write_text(AFTER_ANOTHER)
+    ran = run(tmp_path, "--perf", "--perf-json=readings.json")
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    found = readings(tmp_path)
+    assert found["test_first"]["reported"]["cublas_workspace_bytes"] > 0
+    assert 0 == found["test_second"]["reported"]["cublas_workspace_bytes"]
+    assert (2 * 64 * 64 * 4,) == counted(found["test_second"], "peak_memory")

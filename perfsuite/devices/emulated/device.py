@@ -30,7 +30,7 @@ def open_emulated(wanted: Wanted, root: Path) -> "EmulatedDevice":
     if not torch.cuda.is_available():
         raise DeviceMissing(
             f"emulated:{wanted.name}: torch {torch.__version__} sees no card on the emulator's libraries; "
-            "CUDA_VISIBLE_DEVICES may hide it, or this torch asks for something the emulator does not have: "
+            "CUDA_VISIBLE_DEVICES may hide it, or this torch needs something the emulator does not have: "
             "try python -m perfsuite emulate a10 -- python -c 'import torch; torch.cuda.init()'"
         )
     place = Place.from_environment()
@@ -65,6 +65,11 @@ class EmulatedDevice(CudaDevice):
     def torch_name(self) -> str:
         """Return the card as torch spells it."""
         return f"cuda:{self._index}"
+
+    def begin_test(self) -> None:
+        """Let the test find cuBLAS without workspaces: those of another would be part of its peak."""
+        self._torch._C._cuda_clearCublasWorkspaces()
+        super().begin_test()
 
     def facts(self) -> DeviceFacts:
         """Return the card's name as that of an emulated one."""
@@ -112,14 +117,16 @@ class EmulatedDevice(CudaDevice):
         resident: Callable[[], object] | None = None,
     ) -> Insight:
         """Look into the step as on CUDA."""
-        seen = super().inspect(step, step_seconds, resident)
-        return replace(seen, clues={**seen.clues, "memory_capacity_bytes": self._wanted.card.memory_bytes})
+        insight = super().inspect(step, step_seconds, resident)
+        return replace(
+            insight, clues={**insight.clues, "memory_capacity_bytes": self._wanted.card.memory_bytes}
+        )
 
     def closing_words(self) -> tuple[str, ...]:
-        """Name what was asked for that the card does not have, in this process and those it started."""
+        """Name the functions called that the card does not have, in this process and those it started."""
         folder = os.environ.get(RUN)
-        told = render_refused([*self._runtime.counts(), *(read_counts(Path(folder)) if folder else ())])
-        return (told,) if told else ()
+        refused = render_refused([*self._runtime.counts(), *(read_counts(Path(folder)) if folder else ())])
+        return (refused,) if refused else ()
 
     def leave(self) -> None:
         """Remove the run's folder, if this process is the one it was made for."""

@@ -11,6 +11,7 @@ import torch
 
 from perfsuite.devices.code_lines import UNKNOWN
 from perfsuite.devices.kernels import OptimizerMark
+from perfsuite.devices.model.allocator import WORKSPACE_BYTES, WORKSPACE_BYTES_BY_GENERATION
 from perfsuite.devices.model.cards import Card, Ring, find_cards
 from perfsuite.devices.model.cuda_choices import cuda_choices
 from perfsuite.devices.model.measurer import CountingDevice, ModelMeasurer
@@ -133,7 +134,8 @@ class ModelDevice(CountingDevice):
     def begin_test(self) -> None:
         """Start watching torch, to know which tensors are on the card."""
         self.end_test()
-        self.watcher = Watcher(self._root)
+        workspace = WORKSPACE_BYTES_BY_GENERATION.get(self.card.generation, WORKSPACE_BYTES)
+        self.watcher = Watcher(self._root, workspace)
         self._open.enter_context(watch_optimizers(self.watcher.memory))
         self._open.enter_context(self._marked_optimizers(self.watcher))
         self._open.enter_context(as_on_cuda())

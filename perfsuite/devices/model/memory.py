@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
 )
 
 from perfsuite.devices.code_lines import Place
+from perfsuite.devices.model.allocator import WORKSPACE_BYTES, LargePool, Piece
 from perfsuite.devices.work import rounded
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
@@ -26,8 +27,8 @@ class Block:
     """One allocation; its kind may become known only later."""
 
     __slots__ = (
-        *("filled_by", "saved_shapes", "is_dead", "kind", "pinned", "place", "reference", "resident", "size"),
-        "stand_ins",
+        *("filled_by", "saved_shapes", "is_dead", "kind", "piece", "pinned", "place", "reference"),
+        *("resident", "size", "stand_ins"),
     )
 
     def __init__(self, size: int, resident: bool, kind: str, place: Place | None) -> None:
@@ -35,6 +36,7 @@ class Block:
         self.resident = resident
         self.kind = kind
         self.place = place
+        self.piece: Piece | None = None  # of a large one
         self.pinned = False
         self.filled_by: Any = None  # the launch of a number that waits for who uses it
         self.saved_shapes = 0  # tensors saved for backward of which only the shape was kept
@@ -55,8 +57,11 @@ class Peak:
 class Memory:
     """Track every storage from its allocation until it is freed."""
 
-    def __init__(self) -> None:
+    def __init__(self, workspace_bytes: int = WORKSPACE_BYTES) -> None:
         self._blocks: dict[int, Block] = {}
+        self._pool = LargePool()
+        self._workspace_bytes = workspace_bytes
+        self._has_workspace: set[bool] = set()  # of the forward, of the backward pass
         self.live_bytes = 0
         self._history: list[tuple[Block, bool]] = []
         self._at_start: list[Block] = []
@@ -91,6 +96,15 @@ class Memory:
         self._count(block, born=True)
         self._count(block, born=False)
 
+    def take_workspace(self, *, is_backward: bool) -> None:
+        """Take what cuBLAS keeps to work in, once for each thread that calls it: autograd has one of its own.
+
+        It is no tensor's memory and not counted, but lies between large tensors.
+        """
+        if is_backward not in self._has_workspace:
+            self._has_workspace.add(is_backward)
+            self._pool.take(self._workspace_bytes)
+
     def stand_in(self, storage: Any, block: Block) -> None:
         """Let a storage stand for a block whose storage is gone; freeing it changes nothing."""
         key = storage._cdata
@@ -119,6 +133,11 @@ class Memory:
             self._count(block, born=False)
 
     def _count(self, block: Block, *, born: bool) -> None:
+        if born:
+            block.piece = self._pool.take(block.size)
+            block.size = block.size if block.piece is None else block.piece.size
+        elif block.piece is not None:
+            self._pool.give(block.piece)
         self.live_bytes += block.size if born else -block.size
         self.highest_bytes = max(self.highest_bytes, self.live_bytes)
         if not self._is_open:

@@ -12,11 +12,13 @@ from perfsuite.devices.code_lines import UNKNOWN, Place, Places
 from perfsuite.devices.index_launches import masks_in
 from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
 from perfsuite.devices.launches import BY_ARGUMENTS
+from perfsuite.devices.model.allocator import WORKSPACE_BYTES
 from perfsuite.devices.model.memory import Block, Memory, ShapeSaver
 from perfsuite.devices.operators import Rule, has_extent, sequence_number, tensors_of
 
 TARGET = torch.device("cpu", 0)  # a second name of the CPU: what is moved here is on the card
 
+_PRODUCTS = frozenset({"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "dot"})
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 _aten: Any = torch.ops.aten
 # Gradients that torch writes in place, unless a mode like ours looks on.
@@ -32,10 +34,10 @@ _IN_PLACE = {
 class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Track where tensors are, and while counting record launches, syncs and copies in order."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, workspace_bytes: int = WORKSPACE_BYTES) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.places = Places(root)
-        self.memory = Memory()
+        self.memory = Memory(workspace_bytes)
         self.events: list[Event] = []
         self.is_counting = False
         self.all_resident = False  # nothing was ever moved: every tensor counts as on the device
@@ -112,6 +114,8 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
             if find(storage) is None:
                 self._follow(storage, resident, place, is_backward=node is not None)
+        if resident and rule.name in _PRODUCTS:
+            self.memory.take_workspace(is_backward=node is not None)
         if rule.is_factory and not resident and not self.is_user_factory and not has_extent(outputs):
             found = self.memory.block(outputs[0].untyped_storage())
             if found is not None:
