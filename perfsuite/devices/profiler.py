@@ -41,9 +41,14 @@ def _any_warming_up(torch: Any) -> bool:
     """Return whether a profiler waits for its first recorded step, of which torch does not tell."""
     kind, warmup = torch.profiler.profile, torch.profiler.ProfilerAction.WARMUP
     return any(
-        issubclass(type(thing), kind) and thing.current_action == warmup  # no `isinstance`: proxies answer it
-        for thing in gc.get_objects()
+        issubclass(type(thing), kind) and thing.current_action == warmup and _is_open(thing.profiler)
+        for thing in gc.get_objects()  # no `isinstance` above: proxies answer it
     )
+
+
+def _is_open(inner: Any) -> bool:
+    """Return whether a profiler was entered and not left: others wait for the garbage collector."""
+    return inner is not None and inner.entered and inner.kineto_results is None
 
 
 @contextmanager

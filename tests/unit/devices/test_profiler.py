@@ -70,6 +70,15 @@ def test_a_profiler_around_the_test_is_noticed_and_keeps_its_events(before):
     assert "" == other_profiler(torch, add)
 
 
+def test_a_profiler_that_is_not_at_work_is_not_noticed():
+    """One that was never entered, and one that was left while it warmed up: both still exist."""
+    waiting = profile(activities=CPU, schedule=schedule(wait=0, warmup=1, active=1))
+    with profile(activities=CPU, schedule=schedule(wait=0, warmup=2, active=1)) as left:
+        pass
+    assert waiting.current_action == left.current_action
+    assert "" == other_profiler(torch, add)
+
+
 def test_a_profiler_that_a_later_step_starts_is_refused():
     """Not in the step that was watched, but under ours: the step stops, and the next profile is whole."""
     steps = []
