@@ -8,14 +8,18 @@ INSTALLED := $(VENV)/.installed
 EMULATED_VENV := .venv-emulated
 EMULATED_RUN := $(EMULATED_VENV)/bin/python -m
 EMULATED := $(EMULATED_VENV)/.installed
+# Another with torch built for CUDA 12, which takes all else from the first.
+CUDA12_VENV := .venv-emulated-cuda12
+CUDA12_RUN := $(CUDA12_VENV)/bin/python -m
+CUDA12 := $(CUDA12_VENV)/.installed
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help perf model emulated claims sabotage loaded test lint bench document-002 bench-verdicts install clean
+.PHONY: help perf model emulated emulated-cuda12 headers claims sabotage loaded test lint bench document-002 bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
 perf: $(INSTALLED)  ## measure the optimization suite; without a GPU its gpu tests are modelled (ARGS="…" for pytest)
 	$(RUN) pytest --perf tests/perf $(ARGS)
@@ -23,9 +27,15 @@ perf: $(INSTALLED)  ## measure the optimization suite; without a GPU its gpu tes
 model: $(INSTALLED)  ## count and predict the gpu tests on a modelled A10, against its committed baselines
 	$(RUN) pytest --perf tests/perf -m gpu --perf-device=model:a10 $(ARGS)
 
-emulated: $(EMULATED)  ## torch's CUDA build on an emulated A10: its tests, the gpu suite against its baselines (ARGS="…")
+emulated: $(EMULATED) headers  ## torch's CUDA build on an emulated A10: its tests, the gpu suite against its baselines (ARGS="…")
 	$(EMULATED_RUN) pytest tests/emulated tests/unit/devices/emulated $(ARGS)
 	$(EMULATED_RUN) pytest --perf tests/perf -m gpu --perf-device=emulated:a10
+
+emulated-cuda12: $(CUDA12)  ## the same with a build for CUDA 12: what torch does there, and the table of counts
+	$(CUDA12_RUN) pytest tests/emulated/test_torch.py tests/emulated/test_counts.py $(ARGS)
+
+headers: $(EMULATED)  ## fetch NVIDIA's headers, which the emulated card's prototypes are held against (a minute)
+	$(EMULATED_RUN) scripts.nvidia_headers .nvidia-headers
 
 claims: $(INSTALLED)  ## run the five documents before and after, and write docs/claims.md
 	$(RUN) pytest --perf tests/perf -m scenario --perf-claims=docs/claims.md $(ARGS)
@@ -72,5 +82,12 @@ $(EMULATED): pyproject.toml src/pyproject.toml constraints-emulated.txt
 	$(EMULATED_RUN) pip install --quiet --no-deps --editable . --editable ./src
 	@touch $@
 
+$(CUDA12): $(EMULATED) constraints-emulated-cuda12.txt
+	@test -x $(CUDA12_VENV)/bin/python || $(PYTHON) -m venv $(CUDA12_VENV)
+	$(CUDA12_RUN) pip install --quiet --no-deps --requirement constraints-emulated-cuda12.txt
+	@$(EMULATED_RUN) sysconfig | sed -n 's/.*purelib = "\(.*\)"/import site; site.addsitedir("\1")/p' \
+		> $$($(CUDA12_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/emulated.pth
+	@touch $@
+
 clean:  ## remove .venv and caches
-	rm -rf $(VENV) $(EMULATED_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist
+	rm -rf $(VENV) $(EMULATED_VENV) $(CUDA12_VENV) .nvidia-headers .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks build dist

@@ -1,4 +1,4 @@
-"""Every prototype, constant and layout of ours held against NVIDIA's own headers, where those are at hand."""
+"""Every prototype, constant and layout of ours held against NVIDIA's own headers, of CUDA 12 and 13 (make headers)."""
 
 import importlib.util
 import os
@@ -10,21 +10,19 @@ from pathlib import Path
 import pytest
 
 from perfsuite.devices.emulated.library import SOURCES
-from scripts import emulated_functions
+from scripts import emulated_functions, nvidia_headers
+from tests.emulated.runs import ROOT
 
-# CUDA's version → which of its headers a file needs beside the runtime's.
-_NEEDS = {
-    "cublas.c": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
-    "cublaslt.c": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
-    "cudnn.c": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
-    "cudnn_rnn.c": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
-    "cudnn_backend.c": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
-    "cupti.c": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
+_LIBRARIES = ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h")
+_NEEDS = {  # which of NVIDIA's headers a file of ours needs beside the runtime's
+    **dict.fromkeys(
+        ("cublas.c", "cublaslt.c", "cudnn.c", "cudnn_rnn.c", "cudnn_backend.c", "cupti.c"), _LIBRARIES
+    ),
     "nvml.c": ("nvml.h",),
 }
-_SETS = {  # what a header declares of ours, and how a file gets at it
+_SETS = {  # and which a header of ours stands for
     "nvidia_runtime.h": ("cuda_runtime_api.h",),
-    "nvidia_libraries.h": ("cublas_v2.h", "cublasLt.h", "cudnn.h", "cupti.h"),
+    "nvidia_libraries.h": _LIBRARIES,
     "nvidia_nvml.h": ("nvml.h",),
 }
 _STRUCTS = {
@@ -75,8 +73,45 @@ _CALLBACKS = {
 }
 
 
-def folders():
-    """Return where NVIDIA's headers may lie: named by hand, in installed wheels, in a toolkit beside nvcc."""
+class Headers:
+    """NVIDIA's headers of one CUDA, wherever their folders are."""
+
+    def __init__(self, folders):
+        self._folders = folders
+
+    def path(self, name):
+        return next((folder / name for folder in self._folders if (folder / name).is_file()), None)
+
+    def need(self, *names):
+        """Skip where one is missing."""
+        missing = [name for name in names if self.path(name) is None]
+        if missing:
+            pytest.skip(f"NVIDIA's {', '.join(missing)} is not on this machine; make headers fetches it")
+
+    def version(self):
+        """Return the CUDA they are of, as CUDA counts."""
+        text = self.path("cuda_runtime_api.h").read_text()
+        return int(re.search(r"#define CUDART_VERSION\s+(\d+)", text)[1])
+
+    def compile(self, place, source, *flags):
+        """Compile a file that finds ours and theirs, what is theirs alone in C++ left empty."""
+        (place / "nv").mkdir(exist_ok=True)
+        (place / "nv" / "target").touch()
+        includes = [f"-I{folder}" for folder in (SOURCES, place, *self._folders)]
+        given = ("-std=gnu11", "-w", "-D_GNU_SOURCE", f"-DEMULATED_CUDA={self.version()}", *includes, *flags)
+        ran = subprocess.run(["cc", *given, source], capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+
+    def run(self, place, text, *flags):
+        """Return what a program prints that is compiled with them."""
+        source, program = place / "held.c", place / "held"
+        source.write_text(text)
+        self.compile(place, source, "-o", program, *flags)
+        return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+
+
+def here():
+    """Return where headers may lie that nobody fetched: named by hand, in installed wheels, in a toolkit."""
     found = [Path(place) for place in os.environ.get("PERFSUITE_NVIDIA_HEADERS", "").split(":") if place]
     spec = importlib.util.find_spec("nvidia")
     for place in spec.submodule_search_locations if spec else ():
@@ -86,64 +121,30 @@ def folders():
     return [*found, *([Path(nvcc).resolve().parents[1] / "include"] if nvcc else []), *toolkits]
 
 
-def has(header):
-    return any((folder / header).is_file() for folder in folders())
+FETCHED = {f"CUDA {cuda}": [ROOT / ".nvidia-headers" / cuda] for cuda in nvidia_headers.PACKAGES}
+PLACES = FETCHED if all(place.is_dir() for (place,) in FETCHED.values()) else {"at hand": here()}
 
 
-def version():
-    """Return the CUDA version the headers are of."""
-    for folder in folders():
-        path = folder / "cuda_runtime_api.h"
-        if path.is_file():
-            return int(re.search(r"#define CUDART_VERSION\s+(\d+)", path.read_text())[1])
-    pytest.skip("NVIDIA's headers are not on this machine")
-
-
-def compiled(tmp_path, text, *flags):
-    """Compile and run a program; both with our headers and with NVIDIA's."""
-    (tmp_path / "nv").mkdir(exist_ok=True)
-    (tmp_path / "nv" / "target").touch()  # C++ alone needs what is in it
-    source, program = tmp_path / "held.c", tmp_path / "held"
-    source.write_text(text)
-    includes = [f"-I{SOURCES}", f"-I{tmp_path}", *(f"-I{folder}" for folder in folders())]
-    command = ["cc", "-std=gnu11", "-w", "-D_GNU_SOURCE", f"-DEMULATED_CUDA={version()}", *includes, *flags]
-    ran = subprocess.run([*command, source, "-o", program], capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    return subprocess.run([program], capture_output=True, text=True, check=True).stdout
+@pytest.fixture(params=PLACES)
+def headers(request):
+    """The headers of CUDA 12 and of CUDA 13 where they were fetched, else those the machine has."""
+    return Headers(PLACES[request.param])
 
 
 @pytest.mark.parametrize("source", sorted(path.name for path in SOURCES.glob("*.c")))
-def test_every_function_has_nvidia_s_own_prototype(source, tmp_path):
+def test_every_function_has_nvidia_s_own_prototype(source, headers, tmp_path):
     """The same file compiled with NVIDIA's headers instead of ours: a parameter that differs is an error."""
-    missing = [name for name in ("cuda.h", "cuda_runtime_api.h", *_NEEDS.get(source, ())) if not has(name)]
-    if missing:
-        pytest.skip(f"NVIDIA's {', '.join(missing)} is not on this machine")
-    (tmp_path / "nv").mkdir()
-    (tmp_path / "nv" / "target").touch()
-    includes = [f"-I{SOURCES}", f"-I{tmp_path}", *(f"-I{folder}" for folder in folders())]
-    flags = [
-        "-fsyntax-only",
-        "-DEMULATED_CHECK",
-        f"-DEMULATED_CUDA={version()}",
-        "-D_GNU_SOURCE",
-        "-std=gnu11",
-        "-w",
-    ]
-    ran = subprocess.run(
-        ["cc", *flags, *includes, SOURCES / source], capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
+    headers.need("cuda.h", "cuda_runtime_api.h", *_NEEDS.get(source, ()))
+    headers.compile(tmp_path, SOURCES / source, "-fsyntax-only", "-DEMULATED_CHECK")
 
 
 @pytest.mark.parametrize("header", _SETS)
-def test_constants_and_layouts_are_nvidia_s(header, tmp_path):
+def test_constants_and_layouts_are_nvidia_s(header, headers, tmp_path):
     """Sizes, offsets and every constant we write down, printed by one program built twice."""
-    missing = [name for name in ("cuda.h", "cuda_runtime_api.h", *_SETS[header]) if not has(name)]
-    if missing:
-        pytest.skip(f"NVIDIA's {', '.join(missing)} is not on this machine")
+    headers.need("cuda.h", "cuda_runtime_api.h", *_SETS[header])
     text = (SOURCES / header).read_text()
     constants = sorted(set(re.findall(r"\b((?:cuda|CU|CUPTI|CUDNN|CUBLAS|NVML)[A-Za-z0-9_]+) = -?\d+", text)))
-    kernel = "CUpti_ActivityKernel9" if version() < 13000 else "CUpti_ActivityKernel10"
+    kernel = "CUpti_ActivityKernel9" if headers.version() < 13000 else "CUpti_ActivityKernel10"
     lines = [f'printf("{name} %d\\n", (int)({name}));' for name in constants]
     for struct, members in _STRUCTS[header].items():
         name = struct.replace("KERNEL", kernel)
@@ -163,17 +164,16 @@ def test_constants_and_layouts_are_nvidia_s(header, tmp_path):
         + "\n".join(lines)
         + "}"
     )
-    assert compiled(tmp_path, program, "-DEMULATED_CHECK") == compiled(tmp_path, program)
+    assert headers.run(tmp_path, program, "-DEMULATED_CHECK") == headers.run(tmp_path, program)
 
 
-def test_calls_have_the_numbers_cupti_knows_them_by(tmp_path):
+def test_calls_have_the_numbers_cupti_knows_them_by(headers, tmp_path):
     """A profiler names calls by them."""
-    if not has("cupti_runtime_cbid.h"):
-        pytest.skip("NVIDIA's cupti_runtime_cbid.h is not on this machine")
+    headers.need("cupti_runtime_cbid.h")
     pairs = [
         f'"{ours}", EMU_CB_{ours}, CUPTI_RUNTIME_TRACE_CBID_{theirs}'
         for ours, theirs in _CALLBACKS.items()
-        if not theirs.endswith("_v13000") or version() >= 13000
+        if not theirs.endswith("_v13000") or headers.version() >= 13000
     ]
     pairs.append(
         '"DRIVER_LAUNCH", EMU_CB_DRIVER_LAUNCH - EMU_CB_DRIVER, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel'
@@ -183,11 +183,13 @@ def test_calls_have_the_numbers_cupti_knows_them_by(tmp_path):
     )
     body = "".join(f'printf("%s %d %d\\n", {pair});\n' for pair in pairs)
     heads = '#include "runtime.h"\n#include <cupti_runtime_cbid.h>\n#include <cupti_driver_cbid.h>\n#include <stdio.h>\n'
-    told = [line.split() for line in compiled(tmp_path, f"{heads}int main(void) {{ {body} }}").splitlines()]
+    told = [
+        line.split() for line in headers.run(tmp_path, f"{heads}int main(void) {{ {body} }}").splitlines()
+    ]
     assert [] == [name for name, ours, theirs in told if ours != theirs]
 
 
 def test_the_table_of_what_is_there_is_up_to_date():
     """docs/emulated-functions.md is what the sources have, both for CUDA 12 and 13."""
-    document = Path(__file__).parents[2] / "docs" / "emulated-functions.md"
+    document = ROOT / "docs" / "emulated-functions.md"
     assert emulated_functions.render() == document.read_text(encoding="utf-8")
