@@ -32,7 +32,7 @@ emulated: $(EMULATED) headers  ## torch's CUDA build on an emulated A10: its tes
 	$(EMULATED_RUN) pytest --perf tests/perf -m gpu --perf-device=emulated:a10
 
 emulated-cuda12: $(CUDA12)  ## the same with a build for CUDA 12: what torch does there, and the table of counts
-	$(CUDA12_RUN) pytest tests/emulated/test_torch.py tests/emulated/test_counts.py $(ARGS)
+	$(CUDA12_RUN) pytest -n $(JOBS) tests/emulated/test_torch.py tests/emulated/test_counts.py $(ARGS)
 
 headers: $(EMULATED)  ## fetch NVIDIA's headers, which the emulated card's prototypes are held against (a minute)
 	$(EMULATED_RUN) scripts.nvidia_headers .nvidia-headers
