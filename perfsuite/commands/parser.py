@@ -73,11 +73,25 @@ def _calibrate_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> str:
-    from perfsuite.devices.model.calibrate import calibrate, write
+    from perfsuite.devices.model.calibrate import calibrate_card, calibrate_cpu, write
+    from perfsuite.devices.model.cards import find_card
+    from perfsuite.devices.open import open_device
+    from perfsuite.errors import DeviceMissing
 
-    card = calibrate(arguments.name, arguments.device, arguments.sheet, Path.cwd())
-    path = write(card, Path.cwd())
-    return f"{card.title} written to {path.name}; use it with --perf-device=model:{card.name}"
+    root = Path.cwd()
+    if arguments.device == "cpu":
+        card = calibrate_cpu(arguments.name)
+    elif arguments.sheet is None:
+        raise DeviceMissing("name the card's sheet with --sheet: the measurements correct it")
+    else:
+        card = calibrate_card(
+            find_card(arguments.sheet, root), arguments.name, open_device(arguments.device, root)
+        )
+    path = write(card, root)
+    warning = (
+        "; its figures were predicted on an emulated card, nothing was measured" if card.is_emulated else ""
+    )
+    return f"{card.title} written to {path.name}{warning}; use it with --perf-device=model:{card.name}"
 
 
 def _self_test_arguments(parser: argparse.ArgumentParser) -> None:

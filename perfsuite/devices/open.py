@@ -40,7 +40,7 @@ def resolve(name: str) -> tuple[DeviceKind | None, str]:
     if cover is not None:
         raise DeviceMissing(
             f"{name}: the cards this process sees are {cover.name}, and their figures must say so; "
-            f"measure with --perf-device=auto or {cover.spellings[0]}"
+            f"name the device auto or {cover.spellings[0]}"
         )
     return kind, after
 

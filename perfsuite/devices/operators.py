@@ -244,10 +244,12 @@ def _attention_flops(name: str, args: Sequence[Any]) -> float:
 
 def _recurrence(name: str, args: Sequence[Any]) -> tuple[int, float]:
     """Return time steps and FLOPs of a recurrent layer; its backward takes two products for each."""
-    sequence, weight_in, weight_hidden = args[0], args[1], args[2]
-    steps, batch = int(sequence.shape[0]), int(sequence.shape[1])
-    flops = 2.0 * steps * batch * (weight_in.numel() + weight_hidden.numel())
-    return steps, flops * (2 if "backward" in name else 1)
+    sequence = args[0]
+    # cuDNN has all weights and biases of all layers in a list, oneDNN two weights of one layer.
+    weights = args[1] if isinstance(args[1], list | tuple) else args[1:3]
+    rows = sequence.numel() // max(int(sequence.shape[-1]), 1)  # of all time steps, packed or not
+    flops = 2.0 * rows * sum(weight.numel() for weight in weights if weight.dim() > 1)
+    return int(sequence.shape[0]), flops * (2 if "backward" in name else 1)
 
 
 class Rule:

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from perfsuite.devices.cuda.device import open_cuda
 from perfsuite.devices.kernels import VIEW, Event, Kernel, Launch
 from perfsuite.devices.model import workloads
-from perfsuite.devices.model.cards import PROJECT_FILE, Card, find_card
+from perfsuite.devices.model.cards import PROJECT_FILE, Card
 from perfsuite.devices.model.fitting import Row, fit_corrections
 from perfsuite.devices.model.roofline import RULES, product_class, seconds
 from perfsuite.devices.model.timeline import VIEW_SHARE, Timeline
 from perfsuite.devices.model.watcher import Watcher
 from perfsuite.devices.model.window import ModelWindow
+from perfsuite.devices.protocol import Device
 from perfsuite.errors import DeviceMissing
 from perfsuite.host import cpu_name
 
@@ -112,20 +112,21 @@ def calibrate_cpu(name: str) -> Card:
     return _in_context(replace(card, dispatch_seconds=_dispatch_seconds(card)))
 
 
-def calibrate_cuda(sheet: Card, name: str, index: int) -> Card:
+def calibrate_card(sheet: Card, name: str, device: Device) -> Card:
     """Return a card's sheet, corrected by measurements on this card."""
-    device = torch.device("cuda", index)
-
-    def wait() -> None:
-        torch.cuda.synchronize(device)  # the CPU waits here, around each batch of calls
-
+    if not device.torch_name.startswith("cuda"):
+        raise DeviceMissing(f"{device.name} cannot be calibrated: name cpu, cuda or cuda:N")
     rows = []
-    for kernel, call in _watched_calls(device):
-        rows.append(Row(kernel, usual_seconds(call, wait)))
+    for kernel, call in _watched_calls(torch.device(device.torch_name)):
+        device.learn(call)
+        rows.append(Row(kernel, usual_seconds(call, device.wait)))  # the CPU waits around each batch of calls
+    is_emulated = device.modelled
+    how = "predicted on an emulated card, not measured," if is_emulated else "measured"
     return replace(
         fit_corrections(sheet, rows, RULES),
         name=name,
-        source=f"{sheet.source}; measured by perfsuite calibrate, torch {torch.__version__}",
+        is_emulated=is_emulated,
+        source=f"{sheet.source}; {how} by perfsuite calibrate, torch {torch.__version__}",
     )
 
 
@@ -245,14 +246,3 @@ def _in_context(card: Card) -> Card:
         },
         products={name: tuple(factor * cost for cost in row) for name, row in card.products.items()},
     )
-
-
-def calibrate(name: str, device: str, sheet: str | None, root: Path) -> Card:
-    """Measure the requested device."""
-    if device == "cpu":
-        return calibrate_cpu(name)
-    if sheet is None:
-        raise DeviceMissing("name the card's sheet with --sheet: the measurements correct it")
-    index = int(device.partition(":")[2] or 0)
-    open_cuda(index)  # raises with the reason if there is none
-    return calibrate_cuda(find_card(sheet, root), name, index)

@@ -53,6 +53,7 @@ class Card:
     # The share of the link that collectives reach, and a hop's latency; None: the estimates above.
     link_share: float | None = None
     link_seconds: float | None = None
+    is_emulated: bool = False  # calibrated on an emulated card: its corrections were predicted, not measured
     is_host: bool = False  # a processor calibrated as a card: operators run one after the other
     compute_share: float | None = None  # sustained share of the peak; None: from the sheet rules
     bandwidth_share: float | None = None
@@ -67,7 +68,8 @@ class Card:
     @property
     def is_calibrated(self) -> bool:
         """Return whether its figures were measured rather than taken from a sheet."""
-        return bool(self.corrections or self.curves) or self.compute_share is not None
+        has_results = bool(self.corrections or self.curves) or self.compute_share is not None
+        return has_results and not self.is_emulated
 
     def peak(self, precision: str) -> float:
         """Return the dense peak for a precision: float32's if the card has no faster unit for it."""

@@ -112,6 +112,8 @@ class ModelDevice(CountingDevice):
     def facts(self) -> DeviceFacts:
         """Return the card's name, marked as modelled."""
         how = "calibrated" if self.card.is_calibrated else "from its sheet"
+        if self.card.is_emulated:
+            how = "from its sheet, by way of an emulated card"
         kind, title, ring = self.card.name, self.card.title, self.ring
         if ring is not None:
             kind = f"{ring.count}x{kind}-{ring.link.name}"

@@ -9,6 +9,7 @@ import pytest
 from perfsuite.devices.kernels import Kernel, KernelKind
 from perfsuite.devices.model import calibrate
 from perfsuite.devices.model.cards import Card, find_card, load_cards
+from perfsuite.devices.model.device import ModelDevice
 from perfsuite.devices.model.fitting import Row, fit_corrections, fit_rules
 from perfsuite.devices.model.roofline import RULES, compute_share, seconds, sheet_seconds
 from perfsuite.errors import DeviceMissing
@@ -117,6 +118,17 @@ def test_a_fit_learns_a_slower_card():
     for row in slow:
         assert row.seconds == pytest.approx(seconds(row.kernel, fitted), rel=0.1)
     assert fitted.is_calibrated
+    assert "modelled, the card calibrated" == ModelDevice(fitted, Path.cwd()).facts().clock
+
+
+def test_what_an_emulated_card_was_fitted_to_is_not_called_calibrated():
+    """Its times came from the sheet, through the model."""
+    card = dataclasses.replace(find_card("t4"), corrections={"linear": (0.1,)}, is_emulated=True)
+    assert not card.is_calibrated
+    assert (
+        "modelled, the card from its sheet, by way of an emulated card"
+        == ModelDevice(card, Path.cwd()).facts().clock
+    )
 
 
 def test_the_rules_are_those_fitted_on_measured_cards():
@@ -172,7 +184,7 @@ def test_a_card_at_another_clock_for_a_moment_does_not_move_the_fit():
 
 def test_corrections_of_another_version_are_refused():
     """Their coefficients would mean something else."""
-    card = dataclasses.replace(find_card("t4"), corrections={"linear": (0.1, 0.2)})
+    card = dataclasses.dataclasses.replace(find_card("t4"), corrections={"linear": (0.1, 0.2)})
     with pytest.raises(DeviceMissing, match=r"card 't4'.*linear are 2 numbers.*measure it again"):
         seconds(product(1, 64, 64, 64), card)
 
