@@ -354,7 +354,7 @@ class Session:
 class DeviceFacts:
     """What identifies a device in a baseline; None where it does not apply."""
 
-    kind: str  # cpu, cuda
+    kind: str  # cpu, cuda, rocm6.2
     name: str
     clock: str
     threads: int | None = None

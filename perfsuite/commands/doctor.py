@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 
 from perfsuite.devices.cuda.card import Card
-from perfsuite.devices.cuda.device import torch_text
+from perfsuite.devices.cuda.device import available_count, torch_text
 from perfsuite.devices.cuda.identity import list_uuids, order_text
 from perfsuite.devices.cuda.nvml import Answer, Nvml, load_binding, open_nvml
 from perfsuite.errors import DeviceMissing, RunInvalid
@@ -21,12 +21,18 @@ def diagnose() -> list[str]:
     try:
         binding, why = load_binding()
         uuids = () if binding is None else list_uuids(binding)
+        why = why or "NVML sees no card"
+        first = (
+            f"perfsuite {metadata.version('pytest-perfsuite')}, Python {platform.python_version()}, "
+            f"{torch_text()}"
+        )
+        if not uuids and available_count():
+            return [first, f"utilization, clocks, power and other processes cannot be measured: {why}"]
         if not uuids:
-            raise DeviceMissing(f"no GPU can be measured here: {why or 'NVML sees no card'}")
+            raise DeviceMissing(f"no GPU can be measured here: {why}")
         system = Nvml(binding)
         lines = [
-            f"perfsuite {metadata.version('pytest-perfsuite')}, Python {platform.python_version()}, "
-            f"{torch_text()}",
+            first,
             f"driver {_system_text(system, 'nvmlSystemGetDriverVersion')}, "
             f"NVML {_system_text(system, 'nvmlSystemGetNVMLVersion')}, "
             f"nvidia-ml-py {metadata.version('nvidia-ml-py')}",

@@ -10,8 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from perfsuite.devices.cuda.allocations import AllocationWatch
-from perfsuite.devices.cuda.identity import contradiction, lock_name, nvml_uuids
-from perfsuite.devices.cuda.nvml import Nvml, open_nvml
+from perfsuite.devices.cuda.identity import Platform, bare_uuid, contradiction, lock_name, open_torch_card
+from perfsuite.devices.cuda.nvml import Nvml
 from perfsuite.devices.cuda.profile import inspect
 from perfsuite.devices.cuda.sampler import Sampler
 from perfsuite.devices.protocol import Device, Timing
@@ -178,10 +178,10 @@ def torch_text() -> str:
     torch = load_torch()
     if torch is None:
         return "torch is not installed"
-    if torch.version.cuda is None:
+    platform = Platform.from_torch(torch)
+    if platform is None:
         return f"torch {torch.__version__} (a build without CUDA: nothing can be measured on a GPU with it)"
-    count = available_count()
-    return f"torch {torch.__version__} for CUDA {torch.version.cuda}, sees {count} of the cards"
+    return f"torch {torch.__version__} for {platform}, sees {available_count()} of the cards"
 
 
 def open_cuda(index: int | None) -> "CudaDevice":
@@ -190,16 +190,16 @@ def open_cuda(index: int | None) -> "CudaDevice":
     requested = "cuda" if index is None else f"cuda:{index}"
     if torch is None:
         raise DeviceMissing(f"device {requested} was requested, but torch is not installed")
-    if torch.version.cuda is None:
+    platform = Platform.from_torch(torch)
+    if platform is None:
         raise DeviceMissing(
             f"device {requested} was requested, but torch {torch.__version__} is a build without CUDA; "
-            "install a CUDA build, or measure with --perf-device=cpu"
+            "install a build for CUDA or ROCm, or measure with --perf-device=cpu"
         )
     if not torch.cuda.is_available():
         raise DeviceMissing(
-            f"device {requested} was requested, but torch {torch.__version__} for CUDA {torch.version.cuda} "
-            "sees none; "
-            "check nvidia-smi and CUDA_VISIBLE_DEVICES, or measure with --perf-device=cpu"
+            f"device {requested} was requested, but torch {torch.__version__} for {platform} sees none; "
+            f"check {platform.tool} and CUDA_VISIBLE_DEVICES, or measure with --perf-device=cpu"
         )
     count = torch.cuda.device_count()
     number = torch.cuda.current_device() if index is None else index
@@ -233,15 +233,16 @@ class CudaDevice(Device):
         # Tests write device="cuda"; it must mean the device that is measured.
         torch.cuda.set_device(index)
         self._memory = MemoryBase()
-        self._nvml = open_nvml(nvml_uuids(self.bare_uuid(index), index, os.environ)) if nvml is None else nvml
+        self._nvml = open_torch_card(torch, index, os.environ) if nvml is None else nvml
 
     def facts(self) -> DeviceFacts:
-        """Return the card's name, UUID and memory, and the versions of driver and CUDA."""
+        """Return the card's name, UUID and memory, and the versions of driver and platform."""
         properties = self._torch.cuda.get_device_properties(self._index)
+        platform = Platform.from_torch(self._torch)
         return DeviceFacts(
-            "cuda",
+            "cuda" if platform is None else platform.kind,
             properties.name,
-            "CUDA events",
+            "CUDA events" if platform is None else platform.clock,
             uuid=self._uuid(),
             memory_bytes=properties.total_memory,
             driver=self._driver(),
@@ -255,13 +256,9 @@ class CudaDevice(Device):
             return None
         return None if version is None else str(version)
 
-    def bare_uuid(self, index: int) -> str:
-        """Return the UUID that torch prints for one of its indices."""
-        return str(self._torch.cuda.get_device_properties(index).uuid)
-
     def _uuid(self) -> str:
         # torch prints the UUID without a prefix; baselines need the prefix that says what it names.
-        bare = self.bare_uuid(self._index)
+        bare = bare_uuid(self._torch, self._index)
         return bare if bare.startswith(("GPU-", "MIG-")) else f"GPU-{bare}"
 
     def count(self) -> int:
@@ -285,7 +282,7 @@ class CudaDevice(Device):
     def lock_names(self, *, needs_all: bool = False) -> tuple[str, ...]:
         """Return the UUID of this card, or of all: a test for several cards does not say which it uses."""
         indices = range(self.count()) if needs_all else (self._index,)
-        return tuple(lock_name(self.bare_uuid(index), index) for index in indices)
+        return tuple(lock_name(bare_uuid(self._torch, index), index) for index in indices)
 
     def release(self) -> None:
         """Release cached blocks: otherwise fresh processes that measure next may find the card full."""

@@ -1,10 +1,10 @@
-"""Identify the card torch uses: its UUID as NVML spells it, and CUDA_VISIBLE_DEVICES."""
+"""Identify the card torch uses: what torch is built for, its UUID as NVML spells it, CUDA_VISIBLE_DEVICES."""
 
 import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from perfsuite.devices.cuda.nvml import Nvml, call, load_binding, open_nvml
 from perfsuite.errors import DeviceMissing, RunInvalid
@@ -56,6 +56,44 @@ def _form(entry: str) -> Form:
     return "none" if entry == "" or entry.lstrip("-").isdecimal() else "wrong"
 
 
+class Platform(NamedTuple):
+    """What a build of torch runs on under the name «cuda»."""
+
+    name: str  # CUDA or ROCm
+    version: str
+    kind: str  # of its devices, in baselines
+    clock: str
+    tool: str  # the command that lists its cards
+
+    @classmethod
+    def from_torch(cls, torch: Any) -> "Platform | None":
+        """Return the platform; None for a build that has none."""
+        cuda, hip = torch.version.cuda, getattr(torch.version, "hip", None)
+        if cuda is not None:
+            return cls("CUDA", cuda, "cuda", "CUDA events", "nvidia-smi")
+        if hip is None:
+            return None
+        minor = ".".join(hip.split(".")[:2])
+        return cls("ROCm", hip, f"rocm{minor}", "HIP events", "rocm-smi")
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+def bare_uuid(torch: Any, index: int) -> str:
+    """Return the UUID that torch prints for one of its indices; older builds for ROCm know none."""
+    properties = torch.cuda.get_device_properties(index)
+    return str(getattr(properties, "uuid", f"{properties.name} {index}"))
+
+
+def open_torch_card(torch: Any, index: int, environment: Mapping[str, str]) -> Nvml:
+    """Return torch's card of that index as NVML has it."""
+    platform = Platform.from_torch(torch)
+    if platform is not None and platform.name != "CUDA":
+        return Nvml(absent=f"NVML is NVIDIA's, and torch is built for {platform}")
+    return open_nvml(nvml_uuids(bare_uuid(torch, index), index, environment))
+
+
 def nvml_uuids(bare: str, index: int, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the UUIDs to try, in order: the slice the environment names, then the card, then the slice.
 
@@ -98,8 +136,7 @@ def open_visible(uuid: str | None, environment: Mapping[str, str]) -> Nvml:
         return open_nvml((uuid,))
     torch = sys.modules.get("torch")  # not imported: a test that does not use it must not pay for the import
     if torch is not None and torch.cuda.is_available():
-        index = torch.cuda.current_device()
-        return open_nvml(nvml_uuids(str(torch.cuda.get_device_properties(index).uuid), index, environment))
+        return open_torch_card(torch, torch.cuda.current_device(), environment)
     try:
         binding, why = load_binding()
         if binding is None:

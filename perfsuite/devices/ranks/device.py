@@ -94,7 +94,7 @@ class RankedDevice(Device):
         if self._together.any(bool(why)):  # often the first rank alone has a profiler
             return Insight.missing(f"left out, {why or 'another rank has a profiler'}")
         steps = self._together.first(steps_of(step_seconds))
-        return inspect(step, step_seconds, steps, is_cuda=self._device.facts().kind == "cuda")
+        return inspect(step, step_seconds, steps, is_cuda="nccl" in self._device.collectives)
 
     def learn(self, step: Callable[[], object]) -> None:
         """Look at a step on this rank's device; every rank does, or a collective would wait."""

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from perfsuite.commands import doctor as subject
 from tests.nvml import standin
 from tests.nvml.standin import UUID, script
 
@@ -101,3 +102,16 @@ def test_a_card_that_tells_nothing_says_no_everywhere(on):
     assert f"unknown ({UUID})" == lines[4]
     words = [line[24:].split(":")[0].split(",")[0] for line in lines[5:]]
     assert ["no", "no", "no", "no", "no", "limit unknown", "no", "unknown", "none"] == words
+
+
+def test_cards_that_only_torch_knows_are_told_with_what_is_missing(monkeypatch):
+    """A build for ROCm measures on them, without NVIDIA's library."""
+    monkeypatch.setattr(subject, "load_binding", lambda: (None, "there is no NVIDIA library"))
+    monkeypatch.setattr(subject, "available_count", lambda: 2)
+    monkeypatch.setattr(subject, "torch_text", lambda: "torch 2.13 for ROCm 6.2, sees 2 of the cards")
+    first, second = subject.diagnose()
+    assert first.endswith("torch 2.13 for ROCm 6.2, sees 2 of the cards")
+    assert (
+        "utilization, clocks, power and other processes cannot be measured: there is no NVIDIA library"
+        == second
+    )

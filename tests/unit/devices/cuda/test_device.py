@@ -7,6 +7,7 @@ import pytest
 
 from perfsuite.collect.limits import expect
 from perfsuite.devices.cuda import device as cuda
+from perfsuite.devices.cuda import identity
 from perfsuite.devices.cuda.device import CudaDevice
 from perfsuite.devices.cuda.nvml import Nvml
 from perfsuite.devices.cuda.sampler import Sampled
@@ -103,11 +104,11 @@ class RecordingTorch:
 
     __version__ = "2.13.0+cu128"
 
-    def __init__(self, available=True, built_for="12.8", count=2):
+    def __init__(self, available=True, built_for="12.8", count=2, hip=None):
         self.calls, self.clock, self.done = [], 0.0, 0.0
         self.allocations, self.retries, self.held = 5, 0, 0
         self.split = {"inactive_split_bytes.all.peak": 2**20}
-        self.version = SimpleNamespace(cuda=built_for)
+        self.version = SimpleNamespace(cuda=built_for, hip=hip)
         self.autograd = SimpleNamespace(
             DeviceType=SimpleNamespace(CPU="cpu"),
             _profiler_enabled=lambda: False,
@@ -396,9 +397,45 @@ def test_a_cards_identity_has_its_uuid_with_prefix(torch):
     assert ("cuda", "NVIDIA A10", f"GPU-{UUID}", "12.8") == (facts.kind, facts.name, facts.uuid, facts.cuda)
 
 
+HIP = "6.2.41134-65d174c3e"
+
+
+def test_a_build_for_rocm_is_measured_without_nvml(monkeypatch):
+    """Its cards answer to the name cuda; NVIDIA's library is not even tried, and its figures say why."""
+    torch = RecordingTorch(built_for=None, hip=HIP)
+    monkeypatch.setattr(cuda, "load_torch", lambda: torch)
+    monkeypatch.setattr(identity, "open_nvml", lambda uuids: pytest.fail("NVML was opened"))
+    subject = cuda.open_cuda(0)
+    facts = subject.facts()
+    assert ("cuda:0", "rocm6.2", "HIP events", None) == (subject.name, facts.kind, facts.clock, facts.cuda)
+    subject.now = lambda: torch.clock
+
+    def step():
+        torch.clock += 0.5
+
+    reading = measure_step(step, subject, Plan(1.0, 20.0), 8)
+    assert (0.5, 0.5) == (pytest.approx(reading.step_seconds), reading.kernel_busy)
+    assert reading.utilization is None
+    assert f"utilization: NVML is NVIDIA's, and torch is built for ROCm {HIP}" in reading.notes
+    assert f"for ROCm {HIP}, sees 2 of the cards" in cuda.torch_text()
+
+
+def test_a_build_for_rocm_that_knows_no_uuid_has_a_lock_for_each_card(monkeypatch):
+    """By name and number."""
+    torch = RecordingTorch(built_for=None, hip=HIP)
+    torch.cuda.get_device_properties = lambda index: SimpleNamespace(name="MI300X", total_memory=1)
+    subject = CudaDevice(torch, 0)
+    assert 2 == len(set(subject.lock_names(needs_all=True)))
+
+
 @pytest.mark.parametrize(
     ("torch", "index", "expected"),
     [
+        (
+            RecordingTorch(built_for=None, hip=HIP, available=False),
+            None,
+            "for ROCm 6.2.41134-65d174c3e sees none; check rocm-smi",
+        ),
         (RecordingTorch(built_for=None), None, "a build without CUDA"),
         (RecordingTorch(available=False), None, "sees none; check nvidia-smi"),
         (RecordingTorch(), 7, "torch sees 2: cuda:0 to cuda:1"),
