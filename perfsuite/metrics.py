@@ -65,7 +65,10 @@ class Metric:
 
 _SERIES = "utilization"
 INSPECTION = "inspection"  # of a few steps after the window
-_INSPECTED = ("kernels", "syncs", "blocking_copies")  # where a device does not count, its profile may
+_INSPECTED = (  # where a device does not count, its profile may
+    *("kernels", "launches", "syncs"),
+    *("blocking_copies", "d2d_copies", "memsets"),
+)
 
 
 _ROWS = (

@@ -220,9 +220,8 @@ class CudaDevice(Device):
         {
             # Counted in three steps: cuDNN and cuBLAS may choose other kernels the next time, and what
             # happens every tenth step falls into some of these three or into none.
-            "kernels": Tolerance(0.05),
-            "syncs": Tolerance(0.0, absolute=0.5),
-            "blocking_copies": Tolerance(0.0, absolute=0.5),
+            **dict.fromkeys(("kernels", "launches", "d2d_copies", "memsets"), Tolerance(0.05, absolute=0.5)),
+            **dict.fromkeys(("syncs", "blocking_copies"), Tolerance(0.0, absolute=0.5)),
         }
     )
 

@@ -79,7 +79,9 @@ def analyse(intervals: Iterable[Interval], steps: int, step_seconds: float) -> I
         "kernel_busy": min(covered(trace.kernels) / timed, 1.0),
         "kernels": len(trace.kernels) / steps,
         # All kernels of a graph share the id of the one call that launched it.
-        "launches_per_step": len({kernel.id for kernel in trace.kernels}) / steps,
+        "launches": len({kernel.id for kernel in trace.kernels}) / steps,
+        "d2d_copies": sum(work.name.startswith("Memcpy DtoD") for work in trace.on_device) / steps,
+        "memsets": sum(work.name.startswith("Memset") for work in trace.on_device) / steps,
         **{name: count / steps for name, count in _count_waits(trace).items()},
     }
     clues: dict[str, Clue] = {
