@@ -1,5 +1,7 @@
 """The emulated runtime by itself, through ctypes: clocks, streams, copies, memory, graphs, counts, refusals."""
 
+import itertools
+
 import pytest
 
 from tests.emulated.runs import LONG, on_bare
@@ -142,6 +144,22 @@ print(json.dumps([codes, total.value - free.value]))
 """)
     assert [0, 2, 0, 2, 0] == codes
     assert 20 << 30 == free
+
+
+def test_the_cards_memory_lies_at_growing_addresses():
+    """Also after a free: where it lies decides what torch's allocator takes, and must not be the host's choice."""
+    addresses = on_bare("""
+found = []
+for size in (20 << 20, 2 << 20, 100, 64 << 20, 2 << 20):
+    address = ctypes.c_void_p()
+    assert cuda.cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+    ctypes.memset(address.value, 1, size)
+    found.append(address.value)
+    if size == 100: assert cuda.cudaFree(ctypes.c_void_p(found[0])) == 0
+print(json.dumps(found))
+""")
+    assert sorted(addresses) == addresses
+    assert [20 << 20, 2 << 20, 2 << 20, 64 << 20] == [b - a for a, b in itertools.pairwise(addresses)]
 
 
 def test_a_graph_launches_its_nodes_and_branches_overlap():

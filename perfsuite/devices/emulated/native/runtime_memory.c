@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 static const size_t PAGE = 4096, GRAIN = 2 << 20; /* a driver hands out device memory in grains of 2 MiB */
+static const size_t RESERVED = (size_t)1 << 40;   /* addresses, not memory */
 static const size_t MOST_MOVED = 1 << 20;
 enum { SCALAR = 16 }; /* bytes of a single number, a complex one at most */
 static const size_t STAGED = 65536; /* a pageable copy to the card up to here is staged, and the host goes on */
@@ -77,6 +78,26 @@ static void *pages(size_t size)
     return found == MAP_FAILED ? NULL : found;
 }
 
+/* A card's memory lies at growing addresses, as on a card: of free pieces of one size torch's allocator takes the one at
+ * the lowest address, so that a peak would depend on where the host happens to have room. */
+static void *device_pages(size_t size)
+{
+    static char *next, *end;
+    emu_lock();
+    if (!end) {
+        char *found = mmap(NULL, RESERVED, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        next = found == MAP_FAILED ? NULL : found;
+        end = found == MAP_FAILED ? (char *)1 : found + RESERVED;
+    }
+    char *at = next && size <= (size_t)(end - next) ? next : NULL;
+    next = at ? at + size : next;
+    emu_unlock();
+    if (!at)
+        return pages(size); /* addresses are limited, or all were used once */
+    at = mmap(at, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
 enum emu_place emu_place(const void *address, int *device)
 {
     emu_lock();
@@ -97,7 +118,7 @@ static cudaError_t allocate(void **address, size_t wanted)
         *address = NULL;
         return cudaSuccess;
     }
-    if (emu_board_used(card) + size > emu_card()->memory_bytes || !(*address = pages(size)))
+    if (emu_board_used(card) + size > emu_card()->memory_bytes || !(*address = device_pages(size)))
         return emu_fail(cudaErrorMemoryAllocation);
     emu_board_memory(card, (int64_t)size);
     keep((struct block){*address, size, EMU_DEVICE, device, true});
