@@ -234,6 +234,23 @@ print(json.dumps([cuda.cudaGraphAddNode(None, None, None, None, 0, None), totals
     assert "does not have it" in words
 
 
+def test_what_is_looked_up_by_name_and_missing_refuses_by_that_name():
+    """As torch looks up the driver's functions: called it is not supported, and the list at the end can name it."""
+    codes, refused = on_bare("""
+def found(name):
+    address = ctypes.c_void_p(); assert cuda.cuGetProcAddress_v2(name, ctypes.byref(address), 13000, ctypes.c_uint64(0), None) == 0
+    return ctypes.CFUNCTYPE(ctypes.c_int)(address.value)
+codes = [found(name)() for name in (b"cuNoSuchThing", b"cuMemNoneEither", b"cuNoSuchThing")]
+codes += {found(f"cuMissing{i}".encode())() for i in range(100)}  # more than there are names for
+import tempfile; path = tempfile.mkdtemp() + "/counts"; cuda.perfsuite_emulated_write(path.encode())
+lines = [line.split("\\t") for line in open(path).read().splitlines()]; os.unlink(path); os.rmdir(path[:-7])
+print(json.dumps([codes, {line[-1]: int(line[1]) for line in lines if line[0] == "refused"}]))
+""")
+    assert [801] * 4 == codes
+    assert (2, 1) == (refused["cuNoSuchThing"], refused["cuMemNoneEither"])
+    assert 103 == sum(refused.values())
+
+
 def test_a_process_without_a_run_sees_no_card():
     """The libraries alone are no card: who is not started on one has none."""
     assert [100, 0] == on_bare(

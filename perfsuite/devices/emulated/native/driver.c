@@ -151,7 +151,29 @@ CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy
 }
 
 /* ---- finding functions by name: the newest version that is there, or one that refuses ---- */
-static int absent(void) { return emu_refuse("a function of the driver that was looked up by name", CUDA_ERROR_NOT_SUPPORTED); }
+/* Which name was looked up is not known when the function is called: each name gets one of these for itself. */
+static const char *absent_names[64];
+#define ABSENT(a, b) \
+    static int absent_##a##b(void) { return emu_refuse(absent_names[8 * a + b], CUDA_ERROR_NOT_SUPPORTED); }
+#define ADDRESS(a, b) absent_##a##b,
+#define EIGHT(do, a) do(a, 0) do(a, 1) do(a, 2) do(a, 3) do(a, 4) do(a, 5) do(a, 6) do(a, 7)
+#define ALL(do) EIGHT(do, 0) EIGHT(do, 1) EIGHT(do, 2) EIGHT(do, 3) EIGHT(do, 4) EIGHT(do, 5) EIGHT(do, 6) EIGHT(do, 7)
+ALL(ABSENT)
+static int (*const absent[])(void) = {ALL(ADDRESS)};
+static int absent_too(void) { return emu_refuse("one more function of the driver", CUDA_ERROR_NOT_SUPPORTED); }
+
+static void *absent_function(const char *name)
+{
+    size_t at = 0, room = sizeof absent / sizeof *absent;
+    emu_lock();
+    while (at < room && absent_names[at] && strcmp(absent_names[at], name))
+        at++;
+    if (at < room && !absent_names[at])
+        absent_names[at] = strdup(name);
+    emu_unlock();
+    return at < room ? (void *)absent[at] : (void *)absent_too;
+}
+
 void *emu_driver_function(const char *name)
 {
     char versioned[160];
@@ -162,7 +184,7 @@ void *emu_driver_function(const char *name)
             return found;
     }
     void *found = dlsym(RTLD_DEFAULT, name);
-    return found ? found : (void *)absent;
+    return found ? found : absent_function(name);
 }
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *result)
 {
