@@ -97,6 +97,13 @@ def on_bare(code, card="a10", is_clock_scripted=True, **variables):
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def run_pytest(folder, *flags, **variables):
+    """Run a project's tests in a process of their own, which becomes one on emulated cards if flags ask for them."""
+    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-m", "pytest", "-p", "no:logging", *flags]
+    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
+
+
 def emulate(*words, card="a10", flags=(), cwd=None, **variables):
     """Run a command by `python -m perfsuite emulate`."""
     command = [sys.executable, "-m", "perfsuite", "emulate", card, *flags, "--", *map(str, words)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.devices.emulated.torch_build import TorchBuild
-from tests.emulated.runs import ROOT
+from tests.emulated.runs import run_pytest
 
 pytestmark = [pytest.mark.cuda_torch, pytest.mark.slow]
 PROJECT = Path(__file__).parent / "extension"
@@ -42,7 +42,7 @@ def training(tmp_path, monkeypatch):
     """The project, and what compiles its extension."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     built = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "built"), "TORCH_CUDA_ARCH_LIST": "8.6", "MAX_JOBS": "1"}
-    for name, value in {**built, "CUDA_HOME": str(toolkit()), "PYTHONPATH": str(ROOT)}.items():
+    for name, value in {**built, "CUDA_HOME": str(toolkit())}.items():
         monkeypatch.setenv(name, value)
     folder = tmp_path / "project"
     shutil.copytree(PROJECT, folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -53,18 +53,8 @@ def training(tmp_path, monkeypatch):
 
 def test_an_extension_is_compiled_trains_and_is_counted_by_name_and_line(training):
     """Its two kernels once a step each, the gradient's at the line of its forward operator."""
-    flags = (
-        "-m",
-        "gpu",
-        "--perf",
-        "--perf-device=emulated:a10",
-        "--perf-json=readings.json",
-        "-p",
-        "no:logging",
-    )
-    ran = subprocess.run(
-        [sys.executable, "-m", "pytest", *flags], cwd=training, capture_output=True, text=True, check=False
-    )
+    flags = ("-m", "gpu", "--perf", "--perf-device=emulated:a10", "--perf-json=readings.json")
+    ran = run_pytest(training, *flags)
     assert 0 == ran.returncode, ran.stdout + ran.stderr
     written = json.loads((training / "readings.json").read_text())["benchmarks"][0]["extra_info"]["perfsuite"]
     own = {name: at for name, at in written["launched"].items() if "bias_relu" in name}

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.emulated.runs import ROOT, emulate
+from tests.emulated.runs import run_pytest as run
 
 pytestmark = [pytest.mark.cuda_torch, pytest.mark.slow]
 
@@ -33,12 +34,6 @@ def project(tmp_path):
         return tmp_path
 
     return make
-
-
-def run(folder, *flags, **variables):
-    given = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, "-m", "pytest", "-p", "no:logging", *flags]
-    return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
 
 
 def test_an_emulated_process_never_calls_its_card_cuda(project):

@@ -1,5 +1,6 @@
 """An emulated GPU: torch's real CUDA build on a runtime of our own; counts are real, times predicted."""
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -32,10 +33,16 @@ def _count() -> int:
 
 def _environment(card: str, root: Path | None, given: Mapping[str, str]) -> Mapping[str, str] | None:
     from perfsuite.devices.emulated.launch import Wanted, current, environment, new_folder
+    from perfsuite.errors import DeviceMissing
 
     if not card or current() is not None:
         return None
-    return environment(Wanted.from_name(card, root), given, new_folder())
+    wanted, folder = Wanted.from_name(card, root), new_folder()
+    try:
+        return environment(wanted, given, folder)
+    except DeviceMissing:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _visible_cards(given: Mapping[str, str]) -> tuple[str, ...]:
