@@ -65,10 +65,8 @@ class Metric:
 
 _SERIES = "utilization"
 INSPECTION = "inspection"  # of a few steps after the window
-_INSPECTED = (  # where a device does not count, its profile may
-    *("kernels", "launches", "syncs"),
-    *("blocking_copies", "d2d_copies", "memsets"),
-)
+# Where a device does not count, its profile may.
+_INSPECTED = ("kernels", "syncs", "blocking_copies", "d2d_copies", "memsets")
 
 
 _ROWS = (

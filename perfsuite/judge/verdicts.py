@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 from perfsuite.judge.validity import collapsed, faults, invalid_verdict
-from perfsuite.metrics import Kind
+from perfsuite.metrics import METRICS, Kind, Metric
 from perfsuite.records import Baseline, Expectation, Limit, Outcome, Reading, Verdict
 
 _CALLS: Mapping[Kind, str] = {
@@ -66,7 +66,7 @@ def _verdict(reading: Reading, limit: Limit) -> Verdict:
             reading.name,
             Outcome.UNMEASURED,
             limit,
-            reason=_why_absent(reading, metric.via or metric.name),
+            reason=_why_absent(reading, metric),
         )
     if not math.isfinite(measured) or measured < 0:
         return Verdict(reading.name, Outcome.UNMEASURED, limit, reason=f"{measured} is not a {metric.label}")
@@ -83,7 +83,10 @@ def _passed_how(limit: Limit, measured: float) -> Outcome:
     return Outcome.IMPROVED if limit.metric.is_better(measured, mirrored) else Outcome.PASSED
 
 
-def _why_absent(reading: Reading, name: str) -> str:
+def _why_absent(reading: Reading, metric: Metric) -> str:
+    name = metric.name
+    while name in METRICS and METRICS[name].via:  # what it is derived from may be derived itself
+        name = METRICS[name].via
     for note in reading.notes:
         if note.startswith(f"{name}: "):
             return note.removeprefix(f"{name}: ")

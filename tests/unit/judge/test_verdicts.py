@@ -122,3 +122,20 @@ def test_nothing_is_improved_and_missed(name, value, reference, tolerance):
     kind = next(iter(metric.gated_kinds))
     if outcome(name, value, bound, reference, kind) == [Outcome.IMPROVED]:
         assert not metric.is_better(reference, value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "reason"),
+    [
+        ("kernel_busy", "left out, the step uses a profiler itself"),
+        ("syncs", "left out, the step uses a profiler itself"),
+        ("launches", "left out, the step uses a profiler itself"),  # by way of the kernels
+        ("idle_stretch", "too short"),
+        ("flops", "cpu does not measure it"),
+    ],
+)
+def test_what_is_missing_gives_the_reason_of_what_it_comes_from(metric, reason):
+    """A figure of the inspection is missing with it, one of a series with that."""
+    notes = ("inspection: left out, the step uses a profiler itself", "utilization: too short")
+    (verdict,) = judge(replace(READING, notes=notes), [Limit(METRICS[metric], 1.0, "test")])
+    assert (Outcome.UNMEASURED, reason) == (verdict.outcome, verdict.reason)

@@ -184,7 +184,7 @@ def test_a_card_at_another_clock_for_a_moment_does_not_move_the_fit():
 
 def test_corrections_of_another_version_are_refused():
     """Their coefficients would mean something else."""
-    card = dataclasses.dataclasses.replace(find_card("t4"), corrections={"linear": (0.1, 0.2)})
+    card = dataclasses.replace(find_card("t4"), corrections={"linear": (0.1, 0.2)})
     with pytest.raises(DeviceMissing, match=r"card 't4'.*linear are 2 numbers.*measure it again"):
         seconds(product(1, 64, 64, 64), card)
 
