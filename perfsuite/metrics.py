@@ -20,6 +20,7 @@ COUNTED: tuple[tuple[str, str, Unit], ...] = (
     ("optimizer_memory", "memory of the optimizer", Unit.BYTES),
     ("activation_memory", "memory of activations", Unit.BYTES),
 )
+_SERIES = "utilization"  # what its swing and its idle stretches are derived from
 Kind = Literal["step", "loop", "comparison", "benchmark", "scaling"]
 _ALL_KINDS: frozenset[Kind] = frozenset({"step", "loop", "comparison", "benchmark", "scaling"})
 
@@ -54,6 +55,11 @@ class Metric:
         """Return the marker argument that limits this metric."""
         return f"{'min' if self.higher_is_better else 'max'}_{self.name}"
 
+    @property
+    def needs_series(self) -> bool:
+        """Return whether it comes from utilization over time, which takes a window of many sample periods."""
+        return _SERIES in (self.name, self.via)
+
     def cost(self, value: float) -> float:
         """Return a timing as a cost, which grows when code gets slower."""
         return 1 / value if self.higher_is_better else value
@@ -63,7 +69,6 @@ class Metric:
         return value > reference if self.higher_is_better else value < reference
 
 
-_SERIES = "utilization"
 INSPECTION = "inspection"  # of a few steps after the window
 # Where a device does not count, its profile may.
 _INSPECTED = ("kernels", "syncs", "blocking_copies", "d2d_copies", "memsets")

@@ -59,6 +59,7 @@ class Plan:
     progress: Progress = lambda *_: None
     together: Together = ALONE  # ranks must do the same number of steps, or a collective waits forever
     with_references: bool = False  # also time steps in turns with the device's references
+    needs_utilization: bool = False  # a limit is on it: the window must be long enough for it
 
 
 class Measurer(Protocol):
@@ -131,6 +132,10 @@ class Device(ABC):
     def state(self) -> Hashable:
         """Return a value that changes as long as compilation or allocation is still going on."""
         return None
+
+    def utilization_seconds(self) -> float:
+        """Return how long a window must be for its utilization to be judged; called after the warm-up."""
+        return 0.0
 
     def learn(self, step: Callable[[], object]) -> None:
         """Look at a step during the warm-up, where that is needed to time those that follow."""

@@ -161,14 +161,8 @@ def measure_loop(
         device.wait()
         feed.reset()
         watch.begin()
-        longer = Plan(
-            plan.min_seconds,
-            plan.max_seconds,
-            max(plan.min_steps, 5 * facts.prefetched),
-            plan.progress,
-            plan.together,
-        )
-        timing = run_window(run, device, longer)
+        longer = replace(plan, min_steps=max(plan.min_steps, 5 * facts.prefetched))
+        timing = run_window(run, device, longer, warmup.step_seconds)
         waited = feed.waited_seconds / timing.wall_seconds if timing.wall_seconds > 0 else None
         sample_count = feed.samples  # before the inspection takes more batches
         clues = watch.clues(feed, timing.wall_seconds)

@@ -107,8 +107,8 @@ def _alone(
 ) -> Reading:
     """Run one variant alone for what turns would mix: memory, utilization, and what happens in a step."""
     seconds = _alone_seconds(device, plan)
-    brief = Plan(seconds, seconds, 1, plan.progress, plan.together)
-    timing = run_window(variant, device, brief)
+    brief = replace(plan, min_seconds=seconds, max_seconds=seconds, min_steps=1)
+    timing = run_window(variant, device, brief, warmup.step_seconds)
     insight, counted = look_into(variant, device, plan, step_seconds) if is_inspected else (None, None)
     return read(
         timing,

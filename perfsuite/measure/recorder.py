@@ -10,6 +10,7 @@ from perfsuite.measure.loader_watch import LoaderWatch
 from perfsuite.measure.loop import LoaderFacts, count_samples
 from perfsuite.measure.step import StopRule, Warmup, is_steady, read
 from perfsuite.records import Insight, Reading, with_data_wait
+from perfsuite.statistics import median
 
 
 class Recorder:
@@ -94,18 +95,19 @@ class Recorder:
         self._warm_seconds.append(now - self._began)
         if (state := self._device.state()) != self._state:
             self._state, self._settled_at = state, len(self._warm_seconds)
-        steps = len(self._warm_seconds)
+        steps, usual = len(self._warm_seconds), median(self._warm_seconds[-3:])
         if is_steady(self._warm_seconds[self._settled_at :]):
-            self._warmup = Warmup(steps)
+            self._warmup = Warmup(steps, step_seconds=usual)
         elif now - self._started >= self._plan.max_seconds and steps >= 3:
-            self._warmup = Warmup(steps, (f"not steady after {steps} warm-up steps",))
+            self._warmup = Warmup(steps, (f"not steady after {steps} warm-up steps",), usual)
         self._to_skip = self._facts.prefetched
 
     def _open(self) -> None:
         self._device.wait()
         self._watch.begin()
         longer = max(self._plan.min_steps, 5 * self._facts.prefetched)
-        self._stop_rule = StopRule(self._device, replace(self._plan, min_steps=longer))
+        usual = self._warmup.step_seconds if self._warmup else 0.0
+        self._stop_rule = StopRule(self._device, replace(self._plan, min_steps=longer), usual)
         self._window = self._device.start()  # the clock runs from here
 
     def finish(self) -> None:

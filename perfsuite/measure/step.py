@@ -4,7 +4,7 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from perfsuite.devices.protocol import Device, Plan, Timing, Window
@@ -12,7 +12,7 @@ from perfsuite.errors import UnusableStep
 from perfsuite.metrics import METRICS, Kind
 from perfsuite.processes.world import ALONE, Together
 from perfsuite.records import Counted, Insight, Reading
-from perfsuite.statistics import median, relative_error
+from perfsuite.statistics import mean, median, relative_error
 
 _STILL_FASTER = 0.05  # steps that got faster by more than this are still warming up
 _MIN_STEPS = 3  # a CUDA graph is warmed up, recorded and only then replayed
@@ -25,10 +25,11 @@ _ALIKE_STEPS = 10  # a clock with nanoseconds does not return the same time ten 
 
 @dataclass(frozen=True)
 class Warmup:
-    """How many steps the warm-up took, and a note if it never became steady."""
+    """How many steps the warm-up took, how long the last ones, and a note if it never became steady."""
 
     steps: int
     notes: tuple[str, ...] = ()
+    step_seconds: float = 0.0  # of its last steps, each waited for
 
 
 def warm_up(
@@ -54,10 +55,11 @@ def warm_up(
         if (now := device.state()) != state:
             state, settled_at = now, len(seconds)
         if together.first(is_steady(seconds[settled_at:])):
-            return Warmup(len(seconds))
+            return Warmup(len(seconds), step_seconds=median(seconds[-_MIN_STEPS:]))
         is_spent = device.now() - started >= budget_seconds and len(seconds) >= _MIN_STEPS
         if together.first(is_spent):
-            return Warmup(len(seconds), (f"not steady after {len(seconds)} warm-up steps",))
+            note = f"not steady after {len(seconds)} warm-up steps"
+            return Warmup(len(seconds), (note,), median(seconds[-_MIN_STEPS:]))
 
 
 def is_steady(seconds: Sequence[float]) -> bool:
@@ -77,7 +79,7 @@ def measure_step(
     """Measure a callable without arguments that does one training step."""
     with gc_paused():
         warmup = warm_up(step, device, plan.max_seconds, plan.progress, plan.together)
-        timing = run_window(step, device, plan)
+        timing = run_window(step, device, plan, warmup.step_seconds)
         insight, counted = look_into(step, device, plan, median(timing.step_seconds))
     samples = samples_per_step * len(timing.step_seconds)
     return read(
@@ -110,9 +112,9 @@ def _in_words(error: Exception) -> str:
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 
-def run_window(run: Callable[[], Any], device: Device, plan: Plan) -> Timing:
-    """Run steps in one window until there are enough."""
-    stop_rule = StopRule(device, plan)
+def run_window(run: Callable[[], Any], device: Device, plan: Plan, step_seconds: float = 0.0) -> Timing:
+    """Run steps in one window until there are enough; `step_seconds` is what one is expected to take."""
+    stop_rule = StopRule(device, plan, step_seconds)
     window = device.start()  # the clock runs from here
     try:
         while True:
@@ -125,19 +127,24 @@ def run_window(run: Callable[[], Any], device: Device, plan: Plan) -> Timing:
 
 
 class StopRule:
-    """Decide when a window is long enough: after the planned minimum, once precise or out of time."""
+    """Decide when a window is long enough: after the planned minimum, once precise or out of time.
 
-    def __init__(self, device: Device, plan: Plan) -> None:
+    The host of an accelerator runs ahead: what counts is how long the submitted steps take the device.
+    """
+
+    def __init__(self, device: Device, plan: Plan, step_seconds: float = 0.0) -> None:
         self._device = device
-        self._plan = plan
+        self._plan = long_enough(plan, device)
+        self._step_seconds = step_seconds  # expected, until the device has finished some
+        self._steps_at_look, self._seconds_at_look = 0, 0.0
         self._started = device.now()
         self._steps = 0
-        self._next_check = float(plan.min_steps)
+        self._next_check = self._next_look = float(plan.min_steps)
 
     def after_step(self, window: Window) -> bool:
         """Count a step and return whether it was the last; the statistics are only checked now and then."""
         self._steps += 1
-        elapsed = self._device.now() - self._started
+        elapsed = self._elapsed(window)
         self._plan.progress("measuring", self._steps, elapsed)
         if self._plan.together.size > 1:
             return self._agreed(window, elapsed)
@@ -147,6 +154,24 @@ class StopRule:
             return False
         self._next_check = self._steps * _CHECK_GROWTH
         return self._is_precise(window)
+
+    def _elapsed(self, window: Window) -> float:
+        """Return the seconds that the submitted steps take: passed on the host, or queued on the device."""
+        passed = self._device.now() - self._started
+        if not self._device.is_accelerator:
+            return passed
+        queued = self._seconds_at_look + (self._steps - self._steps_at_look) * self._step_seconds
+        if self._steps >= self._next_look or queued >= self._plan.max_seconds:
+            queued = self._look(window)
+        return max(passed, queued)
+
+    def _look(self, window: Window) -> float:
+        """Return how long the device needs for all submitted steps, by those that it has finished."""
+        known = window.known()
+        self._step_seconds = mean(known) if known else self._step_seconds
+        self._steps_at_look, self._next_look = self._steps, self._steps * _CHECK_GROWTH
+        self._seconds_at_look = sum(known) + (self._steps - len(known)) * self._step_seconds
+        return self._seconds_at_look
 
     def _is_precise(self, window: Window) -> bool:
         error = relative_error(window.known())
@@ -215,6 +240,14 @@ def read(
         lines=counted.lines,
         launched=counted.launched,
     )
+
+
+def long_enough(plan: Plan, device: Device) -> Plan:
+    """Return a plan whose window this device can judge utilization by, if a limit asks for that."""
+    if not plan.needs_utilization:
+        return plan
+    seconds = max(plan.min_seconds, device.utilization_seconds())
+    return replace(plan, min_seconds=seconds, max_seconds=max(plan.max_seconds, seconds))
 
 
 @contextmanager

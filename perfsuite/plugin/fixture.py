@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.collect.markers import parse_limits
-from perfsuite.devices.protocol import Device, Plan
+from perfsuite.devices.protocol import Device, Measurer, Plan
 from perfsuite.errors import UnusableStep
 from perfsuite.measure.blocks import Block, loop_block, pair_block, step_block
 from perfsuite.measure.measurer import ClockMeasurer
@@ -43,7 +43,6 @@ class Perf:
     ) -> None:
         self._device = device
         self._plan = plan
-        self._measurer = device.measurer(plan) or ClockMeasurer(device, plan)
         self._faults, self._remarks = faults, remarks
         self._cooldown = cooldown_seconds
         self._run_blocks = run_blocks
@@ -58,7 +57,9 @@ class Perf:
         _check_samples(samples_per_step)
 
         def measure(unique_name: str) -> Reading:
-            return self._measurer.step(step, samples_per_step=samples_per_step, name=unique_name)
+            return self._measurer_for(call_limits).step(
+                step, samples_per_step=samples_per_step, name=unique_name
+            )
 
         return self._keep(measure, name or "step", call_limits, lambda: step_block(step, self._device))
 
@@ -85,7 +86,7 @@ class Perf:
         batch_seconds = None if modelled_batch_time is None else parse(modelled_batch_time, Unit.SECONDS)
 
         def measure(unique_name: str) -> Reading:
-            return self._measurer.loop(
+            return self._measurer_for(call_limits).loop(
                 loader, step, samples=samples_per_step, name=unique_name, batch_seconds=batch_seconds
             )
 
@@ -127,7 +128,8 @@ class Perf:
                 notes = ("difference: not comparable here, the device computes no values",)
 
         def measure(unique_name: str) -> Reading:
-            reading = self._measurer.pair(without, with_, samples_per_step=samples_per_step, name=unique_name)
+            measurer = self._measurer_for(call_limits)
+            reading = measurer.pair(without, with_, samples_per_step=samples_per_step, name=unique_name)
             return replace(reading.with_figures(difference=differs), notes=(*reading.notes, *notes))
 
         return self._keep(
@@ -229,6 +231,13 @@ class Perf:
             yield
         finally:
             self._device.release()  # a fresh process may need it
+
+    def _measurer_for(self, limits: tuple[Limit, ...]) -> Measurer:
+        """Return what measures a call with these limits of its own."""
+        needs_series = self._plan.needs_utilization or any(limit.metric.needs_series for limit in limits)
+        is_alone = self._run_blocks is None  # --against judges no utilization
+        plan = replace(self._plan, needs_utilization=needs_series and is_alone)
+        return self._device.measurer(plan) or ClockMeasurer(self._device, plan)
 
     def _keep(
         self,

@@ -198,6 +198,7 @@ class PerfRun:
             progress=ProgressLine.behind(self._config, self._terminal),
             together=self.together,
             with_references=is_alone and needs_references,
+            needs_utilization=any(limit.metric.needs_series for limit in expected.limits),
         )
 
     @property

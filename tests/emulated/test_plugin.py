@@ -129,6 +129,18 @@ def test_batches_of_different_lengths_are_measurable(project):
     assert 0 == ran.returncode, ran.stdout
 
 
+# A kernel that the model takes for some 35 ms, launched in microseconds.
+LARGE = """large = torch.empty(8192, 8192, device=perf.device)
+    reading = perf(lambda: large @ large)
+    assert 1 < reading.steps < 100, reading.steps"""
+
+
+def test_the_longest_time_is_the_cards_and_not_the_hosts(project):
+    """The host could launch a thousand kernels ahead within the second that the window may take."""
+    ran = run(project(LARGE), "--perf", "--perf-device=emulated:a10")
+    assert 0 == ran.returncode, ran.stdout
+
+
 def test_two_runs_at_once_do_not_meet(project):
     """Cards of their own, no waiting for each other's locks."""
     folder = project()

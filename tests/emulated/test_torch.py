@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.emulated.runs import emulate, on_torch
+from tests.emulated.runs import ROOT, emulate, on_torch
 
 pytestmark = pytest.mark.cuda_torch
 
@@ -242,3 +242,15 @@ print(json.dumps([real, modelled, wanted]))
 """)
     assert real == modelled
     assert sum(real) > sum(wanted)  # rests that were not cut off
+
+
+@pytest.mark.parametrize(("card", "is_noted"), [("t4", True), ("a10", False)])
+def test_bfloat16_that_torch_emulates_is_noted(card, is_noted):
+    """torch calls it supported on every card; only from capability 8 on is it faster than float16."""
+    code = """
+import json
+from social_xlstm.train.precision import Precision
+print(json.dumps(Precision.from_name("bf16-mixed", "cuda").note or ""))
+"""
+    note = on_torch(code, card=card, PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'src'}")
+    assert is_noted is ("no bfloat16 units" in note)

@@ -100,10 +100,7 @@ def test_too_short_a_window_fails_a_limit_with_advice(run):
     ("line", "reason"),
     [
         ("at 3 reasons 0x20", "throttled for * s of 20.0 s (too hot)"),
-        (
-            "at 0 processes 98:1 99:1",
-            "another process is on the GPU: it is * % busy before the measurement begins",
-        ),
+        ("at 0 processes 98:1 99:1\nat 0 active 98:50 99:37", "*another process ran kernels on the GPU *"),
         ("fail nvmlDeviceGetSamples 15 9", "the GPU is lost: *"),
         ("fail nvmlInitWithFlags 18", "driver and NVIDIA library have different versions: *"),
     ],

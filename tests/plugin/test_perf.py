@@ -54,6 +54,30 @@ def test_a_passing_threshold_passes_and_the_table_shows_the_figures(project):
     )
 
 
+@pytest.mark.parametrize(
+    ("marker", "argument", "enough"),
+    [
+        ('min_utilization="10 %"', "", True),
+        (
+            'max_idle_stretch="1 h"',
+            "",
+            False,
+        ),  # not measured by this device, and still what the window is for
+        ("", ', min_utilization="10 %"', True),
+        ("", "", None),
+    ],
+)
+def test_a_limit_on_utilization_measures_as_long_as_the_device_needs(project, marker, argument, enough):
+    """Whether a marker or the call has it; a test without one is not made longer."""
+    project.test(f"print('wall', perf(lambda: spend(0.01){argument}).wall_seconds)", marker)
+    with (project.path / "conftest.py").open("a") as file:
+        file.write("\nDEVICE.utilization_seconds = lambda: 7.0\n")
+    ran = project.run("--perf", "-s")
+    ran.assert_outcomes(failed=int(enough is False), passed=int(enough is not False))
+    (wall,) = (float(line.split()[-1]) for line in ran.outlines if "wall" in line)
+    assert (7.0 <= wall < 8.0) is (enough is not None)
+
+
 def test_the_command_that_stores_selects_the_same_and_writes_nothing_else(project):
     """What writes files or stops early is left out; what selects and configures stays."""
     project.test("perf(lambda: spend(1))")

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any
 
 from perfsuite.devices.cuda.allocations import AllocationWatch
+from perfsuite.devices.cuda.card import Card
 from perfsuite.devices.cuda.identity import Platform, bare_uuid, contradiction, lock_name, open_torch_card
 from perfsuite.devices.cuda.nvml import Nvml
 from perfsuite.devices.cuda.profile import inspect
-from perfsuite.devices.cuda.sampler import Sampler
+from perfsuite.devices.cuda.sampler import Sampler, utilization_seconds
 from perfsuite.devices.protocol import Device, Timing
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
@@ -23,6 +24,7 @@ from perfsuite.records import DeviceFacts, Insight
 
 # If the events of one stream differ more from the wall time, work runs on other streams.
 _STREAM_MISMATCH = 0.02
+_READ_AT_ONCE = 64  # events in the window: reading one takes microseconds, of the step that comes next
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,16 @@ class CudaWindow:
         self._allocator.after_step(len(self._events) - 1)
 
     def known(self) -> Sequence[float]:
-        """Return the steps whose events have completed; queries, never waits."""
-        while (last := len(self._seconds) + 1) < len(self._events) and self._events[last].query():
+        """Return the steps read so far, some more at each call; queries events, and never waits for them."""
+        return self._read(_READ_AT_ONCE)
+
+    def _read(self, most: int) -> list[float]:
+        """Read up to that many events more, in order, as far as they have completed."""
+        last = len(self._seconds) + 1
+        end = min(last + most, len(self._events))
+        while last < end and self._events[last].query():
             self._seconds.append(self._events[last - 1].elapsed_time(self._events[last]) / 1e3)
+            last += 1
         return self._seconds
 
     def stop(self) -> Timing:
@@ -107,7 +116,7 @@ class CudaWindow:
         wall = time.perf_counter() - self._wall_start
         self._allocator.end_block(len(self._events) - 1)
         sampled = self._sampler.stop()
-        steps = tuple(self.known())
+        steps = tuple(self._read(len(self._events)))
         notes, invalid = self._allocator.check(steps)
         series, summary = sampled.utilization, sampled.summary
         advice = f" (--perf-min-time={series.needed_seconds}s)" if series.needed_seconds else ""
@@ -272,6 +281,13 @@ class CudaDevice(Device):
         """Return the counters that change while compiling, autotuning or growing the allocator's pools."""
         stats = self._torch.cuda.memory_stats(self._index)
         return (compile_state(), stats.get("num_device_alloc", 0), stats.get("num_alloc_retries", 0))
+
+    def utilization_seconds(self) -> float:
+        """Return as many of this card's sample periods as utilization needs."""
+        try:
+            return utilization_seconds(Card(self._nvml))
+        except RunInvalid:  # every window reports it
+            return 0.0
 
     def begin_test(self) -> None:
         """Take the memory in use as the test's zero."""

@@ -1,5 +1,6 @@
 """Sample a card during the measured steps: one thread, cheap queries, at most twice a second."""
 
+import itertools
 import math
 import threading
 import time
@@ -10,16 +11,30 @@ from typing import Any, Protocol
 from perfsuite.devices.cuda.card import Card
 from perfsuite.devices.cuda.nvml import Nvml
 from perfsuite.devices.cuda.others import IDLE, QUIET_SECONDS, OtherProcesses
-from perfsuite.devices.cuda.series import Piece, Series, join
+from perfsuite.devices.cuda.series import MIN_PERIODS, Piece, Series, join
 from perfsuite.devices.cuda.window_checks import Snapshot, WindowSummary, check_before, summarise
 from perfsuite.errors import RunInvalid
 from perfsuite.processes.world import ProcessSet
+from perfsuite.statistics import median
 
 # NVML's metric id → name in the reading; percent of the whole device, averaged over the window.
 _METRICS: Mapping[int, str] = {2: "sm_active", 3: "sm_occupancy", 5: "tensor_active", 10: "dram_active"}
 _MIN_SECONDS = 0.1  # NVML rejects two samples that are closer together
 PERIOD_SECONDS = 0.5  # every query takes the driver's lock: more of them slow down what is measured
+_LONGEST_SAMPLE_SECONDS = 1.0  # of any card; where the buffer is empty, its period is not known yet
 PATIENCE_SECONDS = 2.0  # a call stuck in the driver must not hang the test
+
+
+def utilization_seconds(card: Card) -> float:
+    """Return how long a window must be for this card's utilization to be judged; 0 if it reports none."""
+    samples = card.samples(0)
+    if samples.why:
+        period = 0.0 if card.utilization().why else PERIOD_SECONDS
+    else:
+        stamps = [stamp / 1e6 for stamp, _ in samples.value]
+        spaces = [later - earlier for earlier, later in itertools.pairwise(stamps) if later > earlier]
+        period = median(spaces) if spaces else _LONGEST_SAMPLE_SECONDS
+    return (MIN_PERIODS + 1) * period  # one more: the window cuts the first and the last
 
 
 class GpmWindow:

@@ -96,6 +96,10 @@ class RankedDevice(Device):
         steps = self._together.first(steps_of(step_seconds))
         return inspect(step, step_seconds, steps, is_cuda="nccl" in self._device.collectives)
 
+    def utilization_seconds(self) -> float:
+        """Return what the slowest of all ranks' devices needs: they must do the same number of steps."""
+        return float(max(self._together.gather(self._device.utilization_seconds())))
+
     def learn(self, step: Callable[[], object]) -> None:
         """Look at a step on this rank's device; every rank does, or a collective would wait."""
         self._device.learn(step)

@@ -34,7 +34,7 @@ class Precision:
             known = ", ".join(_AUTOCAST_DTYPE)
             raise InputError(f"precision {name!r} is unknown; choose one of {known}")
         note = None
-        if name == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        if name == "bf16-mixed" and device.type == "cuda" and not _has_bfloat16():
             note = "bf16-mixed: this GPU has no bfloat16 units and emulates them; 16-mixed is faster here"
         if name == "16-mixed" and device.type == "cpu":
             # It runs, with real float16 and a real scaler, so that a GPU configuration can be tried and its
@@ -52,6 +52,11 @@ class Precision:
         if dtype is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=dtype)
+
+
+def _has_bfloat16() -> bool:
+    """Return whether the GPU itself computes in bfloat16; by default torch counts emulation as support."""
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 def check_bfloat16(name: config.Precision, device: torch.device) -> None:

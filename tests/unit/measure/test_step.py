@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.devices.scripted import ScriptedDevice
+from perfsuite.devices.scripted import ScriptedDevice, ScriptedWindow
 from perfsuite.errors import UnusableStep
 from perfsuite.measure.loop import measure_loop
 from perfsuite.measure.step import Plan, measure_step
@@ -60,6 +60,67 @@ def test_a_step_slower_than_the_budget_is_measured_once():
     """One step is better than none."""
     device = ScriptedDevice()
     assert 1 == measure_step(lambda: device.spend(100.0), device, BRIEF, 1).steps
+
+
+class AheadDevice(ScriptedDevice):
+    """A device whose host only submits: a step takes it `host` seconds, and the device `seconds`."""
+
+    def __init__(self, host, seconds, **settings):
+        super().__init__(**settings)
+        self.host, self.seconds, self.finishes = host, seconds, 0.0
+
+    def step(self):
+        self.spend(self.host)
+        self.finishes = max(self.finishes, self.now()) + self.seconds
+
+    def wait(self):
+        self.spend(max(self.finishes - self.now(), 0.0))
+
+    def start(self):
+        return AheadWindow(self)
+
+
+class AheadWindow(ScriptedWindow):
+    """Knows a step once the device has finished it."""
+
+    def __init__(self, device):
+        super().__init__(device, {}, (), (), {})
+
+    def mark(self):
+        self._marks.append(self._device.finishes)
+
+    def known(self):
+        done = [mark for mark in self._marks if mark <= self._device.now()]
+        return [after - before for before, after in itertools.pairwise(done)]
+
+    def stop(self):
+        self._device.wait()
+        return super().stop()
+
+
+@pytest.mark.parametrize("host", [1e-6, 1e-4, 0.01, 0.2])
+def test_the_time_of_a_window_is_the_devices_not_the_hosts(host):
+    """A host that queues steps of 50 ms within microseconds must not queue 10 s of submitting them."""
+    device = AheadDevice(host, 0.05)
+    reading = measure_step(device.step, device, Plan(2.0, 2.0), 1)
+    slower = max(host, 0.05)
+    assert 2.0 == pytest.approx(reading.steps * slower, rel=0.15)
+
+
+def test_a_device_faster_than_in_its_warm_up_gets_its_whole_time():
+    """Waiting for each step made the warm-up slow; what the device has finished corrects the expectation."""
+    device = AheadDevice(1e-3, 1e-4)
+    assert 2.0 <= measure_step(device.step, device, Plan(2.0, 2.0), 1).wall_seconds < 2.1
+
+
+@pytest.mark.parametrize(("needs", "seconds"), [(False, 1.0), (True, 6.0)])
+def test_a_limit_on_utilization_makes_the_window_long_enough(needs, seconds):
+    """The device knows after the warm-up how long that is; without such a limit nobody waits for it."""
+    device = ScriptedDevice()
+    device.utilization_seconds = lambda: 6.0
+    plan = Plan(1.0, 2.0, needs_utilization=needs)
+    wall = measure_step(lambda: device.spend(0.01), device, plan, 1).wall_seconds
+    assert seconds <= wall < seconds + 0.2
 
 
 class Loader:

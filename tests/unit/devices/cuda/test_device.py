@@ -195,6 +195,17 @@ def test_an_allocator_that_does_not_count_its_pieces_reports_none(torch):
     assert 4 * 2**30 == reported["reserved_memory_bytes"]
 
 
+def test_a_look_into_the_window_reads_few_events(torch):
+    """Thousands of completed events would hold the next step up; the end of the window reads the rest."""
+    window = device(torch).start()
+    for _ in range(1000):
+        torch.clock += 0.01
+        window.mark()
+    torch.done = torch.clock
+    assert [64, 128] == [len(window.known()), len(window.known())]
+    assert 1000 == len(window.stop().step_seconds)
+
+
 def test_the_reading_carries_allocated_memory_and_reports_the_rest(torch):
     """Allocated memory is gated; reserved memory and retries are reported; utilization gives its reason."""
     subject = device(torch)
