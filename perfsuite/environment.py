@@ -9,9 +9,10 @@ from importlib import metadata
 from pathlib import Path
 
 from perfsuite.host import cpu_name
-from perfsuite.records import DeviceFacts, Match
+from perfsuite.records import CardMatch, DeviceFacts, Match
 
 _GIT_SECONDS = 10
+_CARD_LENGTH = len("gpu-12345678")  # of a UUID in a folder's name; the file has all of it
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Environment:
     commit: str | None = None
     dirty: bool | None = None
     ranks: int | None = None
+    host: str | None = None  # the processor, where it must match; None in baselines from before it did
 
     @classmethod
     def from_device(
@@ -56,6 +58,7 @@ class Environment:
             commit=commit,
             dirty=dirty,
             ranks=facts.ranks,
+            host=facts.host,
         )
 
     @classmethod
@@ -67,13 +70,24 @@ class Environment:
 
     @property
     def key(self) -> str:
-        """Return the name of the baseline folder, made of exactly what must match."""
+        """Return the name of the baseline folder: what must match, and the single card where it is known."""
+        return f"{self.kind_key}_{slug(self.card)[:_CARD_LENGTH]}" if self.card else self.kind_key
+
+    @property
+    def kind_key(self) -> str:
+        """Return what must match before a baseline gates; cards of one kind share it."""
         return "_".join(slug(part) for part in self._matching().values() if part)
+
+    @property
+    def card(self) -> str:
+        """Return the identity of the card, "" where baselines are not kept card by card."""
+        return (self.device_uuid or "") if self.host else ""
 
     def _matching(self) -> dict[str, str]:
         return {
             "device kind": self.device_kind,
             "device": self.device_name,
+            "host": self.host or "",
             "ranks": f"{self.ranks}-ranks" if self.ranks else "",
             "threads": f"{self.threads}-threads" if self.threads else "",
             "CUDA": f"cuda{_minor(self.cuda)}" if self.cuda else "",
@@ -83,6 +97,8 @@ class Environment:
     def match(self, stored: "Environment") -> tuple[Match, str]:
         """Return how well a stored environment matches this one, and what differs."""
         here, there = self._matching(), stored._matching()
+        if stored.host is None:  # from before hosts were compared: it gates as it did
+            here["host"] = ""
         differing = {name for name in here if slug(here[name]) != slug(there[name])}
         if not differing:
             return Match.EXACT, ""
@@ -91,6 +107,12 @@ class Environment:
         )
         is_near = not differing & {"device kind", "device"}
         return (Match.NEAR if is_near else Match.NONE), differences
+
+    def match_card(self, stored: "Environment") -> CardMatch:
+        """Return whether a stored environment has the same card."""
+        if not self.card or not stored.card:
+            return CardMatch.UNKNOWN
+        return CardMatch.SAME if self.card == stored.card else CardMatch.OTHER
 
     def to_stored(self) -> dict[str, object]:
         """Return a plain dictionary for files."""

@@ -47,9 +47,9 @@ class Confirmation:
     p: float
 
 
-def allowed(spread: Spread, tolerance: float) -> float:
+def allowed(spread: Spread, tolerance: float, level: float = SCREEN) -> float:
     """Return how far (in logarithms) one new session may lie above the baseline before it is suspicious."""
-    quantile = student_quantile(1 - SCREEN, spread.count - 1)
+    quantile = student_quantile(1 - level, spread.count - 1)
     noise = quantile * spread.deviation * math.sqrt(1 + 1 / spread.count)
     return max(noise, math.log1p(tolerance))
 

@@ -221,6 +221,14 @@ class Match(Enum):
     NONE = "none"
 
 
+class CardMatch(Enum):
+    """Whether a baseline was measured on this very card: cards of one kind differ."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWN = "unknown"  # a device without an identity, or a baseline from before it was stored
+
+
 @dataclass(frozen=True)
 class Settings:
     """How one test is measured and judged, resolved from command line, marker, ini and defaults."""
@@ -262,6 +270,9 @@ class Baseline:
     reason: str = ""  # what differs from this machine
     readings: Mapping[str, StoredReading] = field(default_factory=dict)
     environment: Mapping[str, Any] = field(default_factory=dict)  # where it was measured, as stored
+    card: CardMatch = CardMatch.UNKNOWN
+    # The readings of all cards of this kind that have a baseline of the same commit, if this card has none.
+    cards: tuple[Mapping[str, StoredReading], ...] = ()
 
     @property
     def is_gating(self) -> bool:
@@ -363,3 +374,4 @@ class DeviceFacts:
     driver: str | None = None
     cuda: str | None = None
     ranks: int | None = None  # number of processes that measure together, each on its own device
+    host: str | None = None  # the processor that launches the device's work, where that decides its speed

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from perfsuite.metrics import Kind, primary_metric
-from perfsuite.records import Baseline, Outcome, Reading, Verdict
+from perfsuite.records import Baseline, CardMatch, Outcome, Reading, Verdict
 from perfsuite.units import show
 
 _CROWDED_SHARE = 0.2  # above this, other processes decide how long a step takes
@@ -41,19 +41,23 @@ def faults(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
     differences = _differences(reading, baseline)
     return (
         *reasons,
-        *(text for condition, text in differences if not _is_result(condition, reading, baseline)),
+        *(text for condition, text in differences if not _excuse(condition, reading, baseline)),
     )
 
 
 def remarks(reading: Reading, baseline: Baseline) -> tuple[str, ...]:
-    """Return the differing conditions that follow from the load, and why they do not matter."""
-    in_turns = reading.kind == _IN_TURNS
-    why = "the variants ran in turns" if in_turns else "at the power limit it follows the load"
-    return tuple(
-        f"{text} ({why})"
-        for condition, text in _differences(reading, baseline)
-        if _is_result(condition, reading, baseline)
-    )
+    """Return what should be known about a comparison that counts: other clocks, another card."""
+    differences = [
+        (text, _excuse(condition, reading, baseline)) for condition, text in _differences(reading, baseline)
+    ]
+    notes = [f"{text} ({why})" for text, why in differences if why]
+    if baseline.card is CardMatch.OTHER and baseline.is_gating:
+        several = f"{len(baseline.cards)} other cards" if len(baseline.cards) > 1 else "another card"
+        notes.append(
+            f"the baseline is of {several} of this kind: its margin allows for what cards differ by; "
+            "for a tighter one run pytest --save-baseline on this card"
+        )
+    return tuple(notes)
 
 
 def _differences(reading: Reading, baseline: Baseline) -> Iterator[tuple[Condition, str]]:
@@ -61,11 +65,17 @@ def _differences(reading: Reading, baseline: Baseline) -> Iterator[tuple[Conditi
     return differing(reading.conditions, stored)
 
 
-def _is_result(condition: Condition, reading: Reading, baseline: Baseline) -> bool:
-    """Return whether a condition follows from the load, so that differing must not excuse a regression."""
+def _excuse(condition: Condition, reading: Reading, baseline: Baseline) -> str:
+    """Return why a condition may differ: it follows from the load, and must not excuse a regression."""
+    if not condition.follows_load:
+        return ""
+    if reading.kind == _IN_TURNS:
+        return "the variants ran in turns"
+    if baseline.card is CardMatch.OTHER:
+        return "it is another card"
     sides = (reading.conditions, baseline.of(reading.name).conditions)
     is_capped = any(side.get("power_cap_share", 0.0) > _CAPPED for side in sides)
-    return condition.follows_load and (is_capped or reading.kind == _IN_TURNS)
+    return "at the power limit it follows the load" if is_capped else ""
 
 
 def crowded(reading: Reading) -> tuple[str, ...]:

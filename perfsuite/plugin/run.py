@@ -149,13 +149,16 @@ class PerfRun:
 
     def pytest_report_header(self) -> str:
         """Return the line with the device, its clock, and the baselines."""
-        facts, key = self.device.facts(), self.environment(self.device).key
-        stored = len(list((self._options.baseline_dir / key).rglob("*.json")))
+        facts, environment = self.device.facts(), self.environment(self.device)
+        stored = files.stored_text(self._options.baseline_dir, environment)
         folder = self.ledger.short_path(self._options.baseline_dir)
         noun = "thread" if facts.threads == 1 else "threads"
         threads = f", {facts.threads} {noun}" if facts.threads else ""
         return terminal.header(
-            f"{self.device.name} ({facts.name}{threads})", facts.clock, f"{folder} ({stored} stored)", key
+            f"{self.device.name} ({facts.name}{threads})",
+            facts.clock,
+            f"{folder} ({stored})",
+            environment.key,
         )
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m: a deselected test still exists

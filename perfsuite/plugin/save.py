@@ -1,21 +1,21 @@
 """Store a run's readings as baselines or as a patch, after judging them; every refusal has a reason."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.collect.limits import SecondStage, is_too_noisy, timing_limits
+from perfsuite.collect.limits import Origin, SecondStage, is_too_noisy, timing_limits
 from perfsuite.environment import Environment
 from perfsuite.errors import PerfsuiteError
 from perfsuite.judge.validity import crowded
 from perfsuite.noise import Spread
 from perfsuite.plugin.screen import say
 from perfsuite.processes.fresh import Command, take_session
-from perfsuite.records import Limit, Result, Session, SessionReading
+from perfsuite.records import CardMatch, Limit, Result, Session, SessionReading
 from perfsuite.remember import files, patch
 from perfsuite.remember.documents import Sessions, remember, sessions_of
 
@@ -36,9 +36,18 @@ class FurtherSessions:
 
 
 def measure_sessions(
-    results: Sequence[Result], command: Command, count: int, second: SecondStage, say: Callable[[str], None]
+    results: Sequence[Result],
+    command: Command,
+    count: int,
+    second: SecondStage,
+    say: Callable[[str], None],
+    *,
+    cards: Collection[str] = (),
 ) -> FurtherSessions:
-    """Measure every timed test in `count` sessions; this run is the first of them."""
+    """Measure every timed test in `count` sessions; this run is the first of them.
+
+    `cards` are the devices whose baselines are kept card by card.
+    """
     timed = [result for result in results if any(not reading.modelled for reading in result.readings)]
     refused = {result.test: why for result in timed if (why := _crowded_reason(result))}
     timed = [result for result in timed if result.test not in refused]
@@ -59,7 +68,7 @@ def measure_sessions(
             reading.name: [dict(session.readings[result.test][reading.name].values) for session in sessions]
             for reading in result.readings
         }
-        for limit in _limits(result, figures[result.test], second):
+        for limit in _limits(result, figures[result.test], second, cards):
             if is_too_noisy(limit):
                 refused[result.test] = noise_text(limit)
                 continue
@@ -90,14 +99,20 @@ def _invalid(readings: Iterable[SessionReading]) -> str:
 
 
 def _limits(
-    result: Result, figures: Mapping[str, Sequence[Mapping[str, float]]], second: SecondStage
+    result: Result,
+    figures: Mapping[str, Sequence[Mapping[str, float]]],
+    second: SecondStage,
+    cards: Collection[str],
 ) -> list[Limit]:
-    """Return the limits that follow from the sessions of each reading."""
+    """Return the limits that follow from the sessions of each reading, as they will gate on this card."""
     return [
         limit
         for reading in result.readings
         for limit in timing_limits(
-            sessions_of(reading, figures[reading.name]), result.expectation.settings, second
+            sessions_of(reading, figures[reading.name]),
+            result.expectation.settings,
+            second,
+            Origin(CardMatch.SAME if reading.device in cards else CardMatch.UNKNOWN),
         )
         if reading.kind in limit.metric.gated_kinds
     ]
@@ -165,6 +180,7 @@ class Saver:
                 options.sessions,
                 SecondStage(options.confirm, options.family_error),
                 lambda text: say(config, text),
+                cards=[device for device, where in self._ledger.environments.items() if where.card],
             )
         except PerfsuiteError as error:
             self._fail()

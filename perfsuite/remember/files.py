@@ -7,13 +7,14 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
-from perfsuite.records import Baseline, Match, StoredReading
+from perfsuite.records import Baseline, CardMatch, Match, StoredReading
 from perfsuite.remember.schema import MAX_BYTES, InvalidDocument, check_baseline, read_json
 
 _MAX_NAME = 120
@@ -59,31 +60,48 @@ def load(path: Path, test: str) -> dict[str, Any]:
 def find(directory: Path, test: str, here: Environment) -> Baseline:
     """Return the test's baseline for this machine, or a near one of another machine."""
     exact = path_for(directory, here.key, test)
-    candidates = [exact] if exact.is_file() else _elsewhere(directory, test, here.key)
-    best = Baseline()
-    for path in candidates:
-        try:
-            baseline = _baseline(load(path, test), here)
-        except InvalidBaseline:
-            if path == exact:
-                raise
-            continue  # files of other machines gate nothing here
-        if path == exact and not baseline.is_gating:
-            raise InvalidBaseline(
-                f"baseline {path} cannot be used: it was measured elsewhere ({baseline.reason}) and moved "
-                "here by hand\n  delete it and run pytest --save-baseline"
-            )
-        if baseline.is_gating:
-            return baseline
-        if baseline.match is Match.NEAR:
-            best = baseline
-    return best
+    if exact.is_file():
+        return _own(exact, test, here)
+    found = []
+    for path in _elsewhere(directory, test, here.key):
+        with contextlib.suppress(InvalidBaseline):  # files of other machines gate nothing here
+            found.append(_baseline(load(path, test), here))
+    gating = [baseline for baseline in found if baseline.is_gating]
+    others = [baseline for baseline in gating if baseline.card is CardMatch.OTHER]
+    if others:
+        return _of_other_cards(others)
+    near = [baseline for baseline in found if baseline.match is Match.NEAR]
+    return (gating or near[-1:] or [Baseline()])[0]
+
+
+def _own(path: Path, test: str, here: Environment) -> Baseline:
+    baseline = _baseline(load(path, test), here)
+    if baseline.is_gating and baseline.card is not CardMatch.OTHER:
+        return baseline
+    where = baseline.reason or f"on card {baseline.environment.get('device_uuid')} instead of {here.card}"
+    raise InvalidBaseline(
+        f"baseline {path} cannot be used: it was measured elsewhere ({where}) and moved "
+        "here by hand\n  delete it and run pytest --save-baseline"
+    )
+
+
+def _of_other_cards(baselines: Sequence[Baseline]) -> Baseline:
+    """Return the baseline of another card, with all that were measured at the same commit.
+
+    Only those differ by their cards alone; of several commits the one with the most cards is taken.
+    """
+    by_commit: dict[object, list[Baseline]] = {}
+    for baseline in baselines:
+        by_commit.setdefault(baseline.environment.get("commit"), []).append(baseline)
+    most = max(by_commit.values(), key=len)
+    return replace(most[0], cards=tuple(baseline.readings for baseline in most))
 
 
 def _baseline(document: Mapping[str, Any], here: Environment) -> Baseline:
-    match, reason = here.match(Environment.from_stored(document["environment"]))
+    there = Environment.from_stored(document["environment"])
+    match, reason = here.match(there)
     readings = {name: _stored_reading(entry) for name, entry in document["readings"].items()}
-    return Baseline(match, reason, readings, document["environment"])
+    return Baseline(match, reason, readings, document["environment"], here.match_card(there))
 
 
 def _stored_reading(entry: Mapping[str, Any]) -> StoredReading:
@@ -103,6 +121,16 @@ def _elsewhere(directory: Path, test: str, key: str) -> list[Path]:
         return []
     folders = sorted(entry.name for entry in directory.iterdir() if entry.is_dir() and entry.name != key)
     return [path for folder in folders if (path := path_for(directory, folder, test)).is_file()]
+
+
+def stored_text(directory: Path, here: Environment) -> str:
+    """Return how many baselines there are for this machine, and of which cards if not of this one."""
+    own = len(list((directory / here.key).rglob("*.json")))
+    if own or not here.card:
+        return f"{own} stored"
+    folders = [path for path in directory.glob(f"{here.kind_key}_*") if path.is_dir()]
+    tests = {path.relative_to(folder) for folder in folders for path in folder.rglob("*.json")}
+    return f"{len(tests)} stored, by other cards of this kind" if tests else "0 stored"
 
 
 def stored_tests(directory: Path, key: str) -> dict[str, Path]:

@@ -79,7 +79,7 @@ def _environment() -> Schema:
     # Fields that make up the machine key are typed strictly; the rest is only shown.
     known = {
         **dict.fromkeys(("device_kind", "device_name"), _NAME),
-        **dict.fromkeys(("cuda", "torch", "driver", "device_uuid"), text),
+        **dict.fromkeys(("cuda", "torch", "driver", "device_uuid", "host"), text),
         **dict.fromkeys(("threads", "ranks"), whole),
     }
     return _object(known, ["device_kind", "device_name"], others=plain, most=50)

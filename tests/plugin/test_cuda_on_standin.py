@@ -138,7 +138,28 @@ def test_a_regression_at_the_power_limit_is_not_excused_by_its_clock(run):
     ran.assert_outcomes(failed=1)
     ran.stdout.fnmatch_lines(["step time 500 ms is above the 100 ms expected by the perf marker*"])
     ran.stdout.fnmatch_lines(
-        ["*SM clock under load is 1200 MHz, the baseline was taken at 1695 MHz (at the power*"]
+        ["*SM clock under load is 1200 MHz, the baseline was taken at 1695 MHz (at the *"]
+    )
+
+
+OTHER_CARD = """
+from tests.unit.devices.cuda import test_device
+test_device.UUID = "87654321-1234-1234-1234-123456789abc"
+"""
+
+
+def test_another_card_of_the_kind_is_gated_with_a_margin(run, project):
+    """Its baseline lies in a folder of the first card; the second one says whose it is compared with."""
+    run(["at 0 utilization 87"], "", "--save-baseline").assert_outcomes(passed=1)
+    assert project.stored[0].parts[1].endswith("_gpu-12345678")
+    lines = ["at 0 utilization 87", "card GPU-87654321-1234-1234-1234-123456789abc"]
+    ran = run(lines, "", "--perf-strict", more=OTHER_CARD)
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "perfsuite: * baselines: baselines (1 stored, by other cards of this kind), key: *_gpu-87654321",
+            "note: *the baseline is of another card of this kind: its margin allows for what cards differ by*",
+        ]
     )
 
 

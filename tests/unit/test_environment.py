@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from perfsuite.environment import Environment, git_state, slug
-from perfsuite.records import DeviceFacts, Match
+from perfsuite.records import CardMatch, DeviceFacts, Match
 
 
 def environment(**changes):
@@ -48,6 +48,37 @@ def test_what_must_match(changes, expected):
     match, reason = environment().match(environment(**changes))
     assert expected is match
     assert bool(reason) is (expected is not Match.EXACT)
+
+
+HOSTED = {"host": "AMD EPYC 7763", "device_uuid": "GPU-12345678-aaaa"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "match", "card"),
+    [
+        (HOSTED, Match.EXACT, CardMatch.SAME),
+        ({**HOSTED, "device_uuid": "GPU-87654321-bbbb"}, Match.EXACT, CardMatch.OTHER),
+        ({**HOSTED, "device_uuid": "GPU-12345678-bbbb"}, Match.EXACT, CardMatch.OTHER),
+        ({**HOSTED, "device_uuid": None}, Match.EXACT, CardMatch.UNKNOWN),
+        ({**HOSTED, "host": "Intel Xeon 8480"}, Match.NEAR, CardMatch.SAME),
+        ({"host": None}, Match.EXACT, CardMatch.UNKNOWN),  # stored before hosts were
+        ({**HOSTED, "host": None}, Match.EXACT, CardMatch.UNKNOWN),
+    ],
+)
+def test_the_host_must_match_and_the_card_decides_how_tightly(stored, match, card):
+    """Most steps are as fast as the host launches them; a baseline without host and card gates as it did."""
+    here = environment(**HOSTED)
+    assert match is here.match(environment(**stored))[0]
+    assert card is here.match_card(environment(**stored))
+    assert ("Intel" in here.match(environment(**stored))[1]) is (match is Match.NEAR)
+
+
+def test_a_known_card_has_a_folder_of_its_own():
+    """Baselines of several cards lie beside each other; a device without a host condition has no card."""
+    assert "cuda_nvidia-a10_amd-epyc-7763_cuda12.8_torch2.13_gpu-12345678" == environment(**HOSTED).key
+    assert "cuda_nvidia-a10_amd-epyc-7763_cuda12.8_torch2.13" == environment(**HOSTED).kind_key
+    emulated = Environment.from_device(DeviceFacts("emulated-a10", "A10 emulated", "", uuid="GPU-1"))
+    assert ("", emulated.kind_key) == (emulated.card, emulated.key)
 
 
 def test_equal_keys_are_exact_matches():

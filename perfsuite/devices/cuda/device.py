@@ -18,6 +18,7 @@ from perfsuite.devices.cuda.sampler import Sampler, utilization_seconds
 from perfsuite.devices.protocol import Device, Timing
 from perfsuite.devices.torch_access import compile_state, load_torch
 from perfsuite.errors import DeviceMissing, RunInvalid
+from perfsuite.host import cpu_name
 from perfsuite.metrics import Tolerance
 from perfsuite.processes.world import RunProcesses, hides_others
 from perfsuite.records import DeviceFacts, Insight
@@ -255,6 +256,7 @@ class CudaDevice(Device):
             memory_bytes=properties.total_memory,
             driver=self._driver(),
             cuda=self._torch.version.cuda,
+            host=cpu_name(),  # most steps are as fast as the host launches them
         )
 
     def _driver(self) -> str | None:

@@ -8,7 +8,7 @@ from perfsuite.collect.limits import expect
 from perfsuite.collect.markers import parse_limits, parse_markers
 from perfsuite.errors import InvalidMarker
 from perfsuite.metrics import METRICS, Tolerance
-from perfsuite.records import Baseline, Match, Settings, StoredReading
+from perfsuite.records import Baseline, CardMatch, Match, Settings, StoredReading
 
 
 @dataclass
@@ -150,3 +150,58 @@ def test_times_of_a_device_that_compares_none_are_neither_limits_nor_known():
     assert {"peak_memory", "kernels"} == {one.metric.name for one in expectation.by_reading["step"]}
     left = StoredReading({"peak_memory": 1000.0, "kernels": 7.0}, launched={"gemm": 7.0})
     assert left == expectation.baseline.of("step")
+
+
+STEADY = [0.1, 0.1001, 0.0999, 0.1, 0.1]
+
+
+def gate(card, *, others=(), requested=None):
+    """Return how far a step may fall behind a baseline of five steady sessions."""
+    stored = {"step": StoredReading({"step_time": 0.1}, {"step_time": STEADY})}
+    cards = tuple({"step": StoredReading(sessions={"step_time": [0.1 * by] * 5})} for by in others)
+    baseline = Baseline(Match.EXACT, readings=stored, card=card, cards=cards)
+    (limit,) = expect((), Settings(tolerance=requested), baseline, {}).by_reading["step"]
+    assert limit.bound == pytest.approx(limit.reference * (1 + limit.tolerance))
+    return limit.reference, limit.tolerance
+
+
+@pytest.mark.parametrize(
+    ("card", "requested", "expected"),
+    [
+        (CardMatch.SAME, None, 0.02),
+        (CardMatch.SAME, 0.01, 0.01),
+        (CardMatch.UNKNOWN, None, 0.05),  # as before cards were told apart
+        (CardMatch.UNKNOWN, 0.3, 0.3),
+        (CardMatch.OTHER, None, 0.10),
+        (CardMatch.OTHER, 0.02, 0.10),  # a card is what it is, whatever the user wishes
+        (CardMatch.OTHER, 0.3, 0.3),
+    ],
+)
+def test_the_same_card_gates_tighter_than_another(card, requested, expected):
+    """2 % on the card itself, 10 % on another of its kind."""
+    assert (pytest.approx(0.1, rel=1e-3), expected) == gate(card, requested=requested)
+
+
+@pytest.mark.parametrize(
+    ("others", "reference", "expected"),
+    [
+        ((0.99, 1.01), 0.1, 0.10),  # two cards do not show how much cards differ
+        ((0.99, 1.0, 1.01), 0.1, 0.084),
+        ((0.98, 0.99, 1.0, 1.01, 1.02), 0.1, 0.067),
+        ((1.0,) * 10, 0.1, 0.02),
+        ((1.1,) * 10, 0.11, 0.02),  # the typical card is the reference, not the first one
+    ],
+)
+def test_several_cards_show_how_much_cards_differ(others, reference, expected):
+    """The margin is the 99 % bound of one more card; never below the same card's floor."""
+    found = gate(CardMatch.OTHER, others=others)
+    assert (pytest.approx(reference, rel=1e-3), pytest.approx(expected, abs=0.002)) == found
+
+
+def test_without_sessions_another_card_has_its_margin_too():
+    """A marker's tolerance of 1 % is for the card it was measured on."""
+    stored = {"step": StoredReading({"step_time": 0.1, "peak_memory": 1000.0})}
+    for card, expected in ((CardMatch.SAME, 0.101), (CardMatch.OTHER, 0.11)):
+        baseline = Baseline(Match.EXACT, readings=stored, card=card)
+        timing, memory = expect((), Settings(tolerance=0.01), baseline, {}).by_reading["step"]
+        assert (pytest.approx(expected), 1005.0) == (timing.bound, memory.bound)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from perfsuite.judge.validity import CONDITIONS, crowded, differing, faults, remarks
-from perfsuite.records import Baseline, Match, StoredReading
+from perfsuite.records import Baseline, CardMatch, Match, StoredReading
 from tests.readings import make_reading
 
 READING = make_reading("step", "step", "cuda:0", 10, 3, 10, 1.0, (0.1,) * 10)
@@ -74,6 +74,18 @@ def test_clocks_at_the_power_limit_are_noted_and_excuse_nothing(kind, now, store
     reasons, notes = faults(reading, baseline), remarks(reading, baseline)
     assert (0, 1) == (len(reasons), len(notes)) if counts else (1, 0) == (len(reasons), len(notes))
     assert all("the baseline was taken at" in text for text in (*reasons, *notes))
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "of another card of"), (3, "of 3 other cards of")])
+def test_another_cards_baseline_is_noted_and_its_clock_may_differ(count, words):
+    """Cards of one kind boost differently; the limits that were set must still agree."""
+    stored = {"step": StoredReading(conditions={**FAST, "power_limit_watts": 150.0})}
+    baseline = Baseline(Match.EXACT, readings=stored, card=CardMatch.OTHER, cards=(stored,) * count)
+    reading = replace(READING, conditions={**SLOW, "power_limit_watts": 120.0})
+    clock, card = remarks(reading, baseline)
+    assert clock.endswith("(it is another card)")
+    assert words in card
+    assert 1 == len(faults(reading, baseline))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from perfsuite.environment import Environment
 from perfsuite.errors import BaselineNotWritten, InvalidBaseline
-from perfsuite.records import DeviceFacts, Expectation, Match, Result
+from perfsuite.records import CardMatch, DeviceFacts, Expectation, Match, Result
 from perfsuite.remember import files
 from perfsuite.remember.documents import remember, rounds
 from perfsuite.remember.schema import MAX_ROUNDS
@@ -71,6 +71,65 @@ def test_another_torch_is_near_and_another_device_is_none(tmp_path):
     assert Match.NEAR is newer.match
     assert "torch99.0" in newer.reason
     assert Match.NONE is other.match
+
+
+CARD = replace(HERE, device_kind="cuda", host="Some Host", device_uuid="GPU-11111111-a", commit="c1")
+
+
+def save_for(directory, environment, seconds=0.1):
+    """Store a baseline of the test as another machine would."""
+    reading = READING.with_figures(step_time=seconds)
+    result = Result(TEST, Expectation(), (reading,), ())
+    sessions = {TEST: {"step": [{"step_time": seconds, "samples_per_s": 100.0}] * 4}}
+    whole = remember([result], {"cpu": environment}, sessions)[TEST]
+    files.save(files.path_for(directory, environment.key, TEST), whole)
+
+
+def other(number, **changes):
+    return replace(CARD, device_uuid=f"GPU-{number}{number}-b", **changes)
+
+
+def test_the_cards_own_baseline_comes_first(tmp_path):
+    """Whatever other cards have stored, and whatever was stored before cards were told apart."""
+    earlier = replace(CARD, host=None)
+    save_for(tmp_path, earlier, 0.5)
+    assert (CardMatch.UNKNOWN, 0.5) == card_and_time(tmp_path)
+    save_for(tmp_path, other(2), 0.2)
+    assert (CardMatch.OTHER, 0.2) == card_and_time(tmp_path)
+    save_for(tmp_path, CARD, 0.1)
+    assert (CardMatch.SAME, 0.1) == card_and_time(tmp_path)
+
+
+def card_and_time(directory):
+    found = files.find(directory, TEST, CARD)
+    assert found.is_gating
+    return found.card, found.of("step").values["step_time"]
+
+
+def test_cards_of_one_kind_are_pooled_if_they_ran_the_same_commit(tmp_path):
+    """Only then do they differ by the card alone."""
+    for number in (2, 3, 4):
+        save_for(tmp_path, other(number), number / 10)
+    save_for(tmp_path, other(5, commit="c2"))
+    save_for(tmp_path, other(6, host="Other Host"))
+    found = files.find(tmp_path, TEST, CARD)
+    assert [[0.2] * 5, [0.3] * 5, [0.4] * 5] == [card["step"].sessions["step_time"] for card in found.cards]
+    assert "1 stored, by other cards of this kind" == files.stored_text(tmp_path, CARD)
+
+
+def test_a_card_in_another_host_is_near(tmp_path):
+    """Shown with what differs, and not gating."""
+    save_for(tmp_path, other(6, host="Other Host"))
+    found = files.find(tmp_path, TEST, CARD)
+    assert (Match.NEAR, "host Other Host instead of Some Host") == (found.match, found.reason)
+    assert "0 stored" == files.stored_text(tmp_path, CARD)
+
+
+def test_another_cards_file_in_this_cards_folder_is_refused(tmp_path):
+    """Its first digits agree, or somebody copied it."""
+    save_for(tmp_path, replace(CARD, device_uuid="GPU-11111111-b"))
+    with pytest.raises(InvalidBaseline, match="on card GPU-11111111-b instead of GPU-11111111-a"):
+        files.find(tmp_path, TEST, CARD)
 
 
 def test_a_patch_release_still_matches(tmp_path):

@@ -14,6 +14,7 @@ from perfsuite.devices.cuda.sampler import Sampled
 from perfsuite.devices.cuda.series import Piece, Series
 from perfsuite.devices.cuda.window_checks import WindowSummary
 from perfsuite.errors import DeviceMissing
+from perfsuite.host import cpu_name
 from perfsuite.measure.step import Plan, measure_step
 from perfsuite.records import Baseline, Match, Settings, StoredReading
 
@@ -406,6 +407,7 @@ def test_a_cards_identity_has_its_uuid_with_prefix(torch):
     """The baseline stores which card it was."""
     facts = device(torch).facts()
     assert ("cuda", "NVIDIA A10", f"GPU-{UUID}", "12.8") == (facts.kind, facts.name, facts.uuid, facts.cuda)
+    assert cpu_name() == facts.host
 
 
 HIP = "6.2.41134-65d174c3e"
