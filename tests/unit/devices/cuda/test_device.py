@@ -100,6 +100,19 @@ def kineto_event(name, start, end, device_type, number, kind):
     return SimpleNamespace(**{method: lambda value=value: value for method, value in answers.items()})
 
 
+class Weight:
+    """A tensor that cuBLAS is used on."""
+
+    def __matmul__(self, other):
+        return self
+
+    def sum(self):
+        return self
+
+    def backward(self):
+        pass
+
+
 class RecordingTorch:
     """The part of torch that the CUDA device uses, with a scripted device clock."""
 
@@ -116,6 +129,9 @@ class RecordingTorch:
             profiler=SimpleNamespace(_prepare_profiler=None, _enable_profiler=None),
         )
         self.profiler = scripted_profiler(self.calls)
+        self._C = SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: self.calls.append("clear"))
+        self.enable_grad = nullcontext
+        self.zeros = lambda *shape, **options: Weight()
         self.cuda = SimpleNamespace(
             is_available=lambda: available,
             device_count=lambda: count,
@@ -374,7 +390,6 @@ def test_memory_of_earlier_tests_and_of_cublas_is_not_a_test_s_own(torch, monkey
     """The peak is counted from what remains when the test begins, with cuBLAS's workspaces in place."""
     left, workspaces = 2**20, 17 * 2**20
     torch.held = left
-    torch._C = SimpleNamespace(_cuda_clearCublasWorkspaces=lambda: torch.calls.append("clear"))
 
     def multiply(_torch, _index):
         torch.held += workspaces
