@@ -117,7 +117,7 @@ def test_a_regression_fails_the_gate_and_names_its_line(training, change, figure
 def test_a_declared_tolerance_lets_counts_grow(training):
     """count_tolerance of the marker; the default is none at all."""
     training.run("--save-baseline").assert_outcomes(passed=1)
-    training(extra="hidden = hidden.clone()", marker="count_tolerance=1, memory_tolerance=1")
+    training(extra="hidden = hidden * 2", marker="count_tolerance=1, memory_tolerance=1")
     training.run("--perf").assert_outcomes(passed=1)
 
 
