@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from perfsuite.plugin.options import OPTIONS
 from perfsuite.remember import files
 from perfsuite.remember.patch import of_documents
 from tests.unit.remember.test_schema import DOCUMENT
@@ -108,6 +109,7 @@ def test_every_command_is_run_here_or_says_why_not():
         ".venv/bin/python -m pytest --perf tests/perf --perf-device=cpu --against",
         '.venv/bin/python -m pytest --perf tests/perf -m "gpu or multi_gpu" --perf-device=cuda',
         ".venv/bin/python -m pytest --save-baseline",
+        "# Without any there is nothing to compare with",
         ".venv/bin/python -m pytest tests/frameworks",
         ".venv/bin/python -m perfsuite doctor",
         "python3 -m perfsuite check-patch",
@@ -163,6 +165,70 @@ def test_the_bases_baselines_are_taken_not_the_commits_own(tmp_path):
             subprocess.run([*git, *arguments], cwd=tmp_path, check=True)
     assert 0 == bash(command("mkdir -p perf/base"), tmp_path, BASE="HEAD~1").returncode
     assert "old" == (tmp_path / "perf/base/baselines/a.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("cuda_nvidia-a10_amd-epyc_cuda12.8_torch2.13_gpu-12345678", "yes"),
+        ("cuda_nvidia-a10_cuda12.8_torch2.13", "yes"),
+        ("emulated-a10_nvidia-a10-emulated_cuda13.0_torch2.12", "no"),
+        ("cpu_amd-epyc_1-threads_torch2.13", "no"),
+    ],
+)
+def test_the_first_run_on_a_card_measures_baselines_instead_of_failing(tmp_path, folder, found):
+    """Strict from the first baseline of a CUDA card on; before, the artifact has the patch to review."""
+    (tmp_path / "perf/base/baselines" / folder).mkdir(parents=True)
+    output = tmp_path / "output"
+    ran = bash(command("# Without any there is nothing"), tmp_path, GITHUB_OUTPUT=str(output))
+    assert (0, f"found={found}\n") == (ran.returncode, output.read_text())
+    assert ("nothing was compared" in ran.stdout) is (found == "no")
+    measuring = {step["if"]: step["run"] for at, step in steps("run") if "if" in step and at == "gpu.measure"}
+    assert {"steps.baselines.outputs.found == 'yes'", "steps.baselines.outputs.found == 'no'"} == set(
+        measuring
+    )
+    run = measuring[f"steps.baselines.outputs.found == '{found}'"]
+    assert ("--perf-strict" in run, "--perf-patch=perf/baselines.patch" in run) == (
+        found == "yes",
+        found == "no",
+    )
+
+
+# What a test takes on average with windows as long as on a card, rounded up (docs/gpu-runners.md).
+SECONDS_PER_TEST = 30
+INSTALL_MINUTES = 15
+
+
+@pytest.mark.parametrize("workflow", ["gpu", "save-baseline"])
+def test_the_time_limit_fits_what_the_job_measures(workflow):
+    """All sessions of a baseline, or all tests suspicious and measured again in every fresh process."""
+    defaults = {option.flag: option.default for option in OPTIONS}
+    sessions = max(int(defaults["--perf-sessions"]), 1 + int(defaults["--perf-confirm"]))
+    listed = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"),
+            *("tests/perf", "-m", "gpu or multi_gpu"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    tests = sum("::" in line for line in listed.stdout.splitlines())
+    assert tests >= 20
+    needed = INSTALL_MINUTES + sessions * tests * SECONDS_PER_TEST / 60
+    limit = WORKFLOWS[workflow]["jobs"]["measure"]["timeout-minutes"]
+    assert needed <= limit <= 2 * needed
+
+
+def test_pips_cache_survives_a_job_and_nothing_else_does():
+    """runner.temp is emptied after every job; no commit may find the compiled kernels of another."""
+    for where, step in steps("run"):
+        for name, value in step.get("env", {}).items():
+            if name in ("HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+                assert value.startswith("${{ runner.temp }}/"), where
+            if name == "PIP_CACHE_DIR":
+                assert "${{ runner.tool_cache }}/pip" == value, where
 
 
 def test_the_proposing_command_takes_a_good_patch_and_no_other(tmp_path):
@@ -244,8 +310,6 @@ def test_the_modelled_command_is_green_and_leaves_its_files(tmp_path):
 
 def test_the_command_against_the_base_is_one_that_pytest_takes(tmp_path):
     """Collected only: measuring both versions is its own tests' business."""
-    from perfsuite.plugin.options import OPTIONS
-
     if "--against" not in {option.flag for option in OPTIONS}:
         pytest.skip("--against is not there yet")
     script = command(".venv/bin/python -m pytest --perf tests/perf --perf-device=cpu --against").replace(
