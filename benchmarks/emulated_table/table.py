@@ -65,7 +65,7 @@ _RULES = """
 - `.item()`, masks and `nonzero` bring a number over the bus, and the host waits for it.
 - Large reductions take memory for their parts; an operator on nothing launches nothing.
 - A rest of up to 1 MiB behind a tensor of more than 1 MiB is not cut off and counts as the tensor's; cuBLAS's
-  workspaces lie between such tensors.
+  workspaces, taken first, share a segment with such tensors.
 """
 
 

@@ -19,6 +19,7 @@ from perfsuite.devices.code_lines import Place
 from perfsuite.devices.model.allocator import WORKSPACE_BYTES, LargePool, Piece
 from perfsuite.devices.work import rounded
 
+_CUBLAS_THREADS = 2  # the user's and autograd's have a workspace each, taken before a test as on a card
 KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
 _Description = tuple[Any, ...]
 
@@ -60,8 +61,8 @@ class Memory:
     def __init__(self, workspace_bytes: int = WORKSPACE_BYTES) -> None:
         self._blocks: dict[int, Block] = {}
         self._pool = LargePool()
-        self._workspace_bytes = workspace_bytes
-        self._has_workspace: set[bool] = set()  # of the forward, of the backward pass
+        for _ in range(_CUBLAS_THREADS):
+            self._pool.take(workspace_bytes)  # not counted, but it takes the room of large tensors
         self.live_bytes = 0
         self._history: list[tuple[Block, bool]] = []
         self._at_start: list[Block] = []
@@ -95,15 +96,6 @@ class Memory:
         block = Block(size_bytes, True, "other", place)
         self._count(block, born=True)
         self._count(block, born=False)
-
-    def take_workspace(self, *, is_backward: bool) -> None:
-        """Take what cuBLAS keeps to work in, once for each thread that calls it: autograd has one of its own.
-
-        It is no tensor's memory and not counted, but lies between large tensors.
-        """
-        if is_backward not in self._has_workspace:
-            self._has_workspace.add(is_backward)
-            self._pool.take(self._workspace_bytes)
 
     def stand_in(self, storage: Any, block: Block) -> None:
         """Let a storage stand for a block whose storage is gone; freeing it changes nothing."""

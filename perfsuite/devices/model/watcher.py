@@ -18,7 +18,6 @@ from perfsuite.devices.operators import Rule, has_extent, sequence_number, tenso
 
 TARGET = torch.device("cpu", 0)  # a second name of the CPU: what is moved here is on the card
 
-_PRODUCTS = frozenset({"mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "mv", "addmv", "dot"})
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
 _aten: Any = torch.ops.aten
 # Gradients that torch writes in place, unless a mode like ours looks on.
@@ -114,8 +113,6 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
             if find(storage) is None:
                 self._follow(storage, resident, place, is_backward=node is not None)
-        if resident and rule.name in _PRODUCTS:
-            self.memory.take_workspace(is_backward=node is not None)
         if rule.is_factory and not resident and not self.is_user_factory and not has_extent(outputs):
             found = self.memory.block(outputs[0].untyped_storage())
             if found is not None:
