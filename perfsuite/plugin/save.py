@@ -1,8 +1,8 @@
 """Store a run's readings as baselines or as a patch, after judging them; every refusal has a reason."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 AddLine = Callable[[str, str], None]  # text, colour
 _NOTHING = "no baseline was stored: only a run that measures something and has no failure can store one"
+_REPEATS = 2  # of a session that does not count: one burst of foreign work must not cost all the others
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class FurtherSessions:
     """The figures of further sessions to store, and why some tests cannot be stored."""
 
     figures: Sessions = field(default_factory=dict)
+    first: Mapping[str, Result] = field(default_factory=dict)  # test → what stands in for this run's result
     refused: dict[str, str] = field(default_factory=dict)  # test → reason
     steadiness: tuple[str, ...] = ()  # a line for each stored timing
 
@@ -44,19 +46,20 @@ def measure_sessions(
     *,
     cards: Collection[str] = (),
 ) -> FurtherSessions:
-    """Measure every timed test in `count` sessions; this run is the first of them.
+    """Measure every timed test in `count` sessions; this run is the first of them, where it counts.
 
     `cards` are the devices whose baselines are kept card by card.
     """
     timed = [result for result in results if any(not reading.modelled for reading in result.readings)]
-    refused = {result.test: why for result in timed if (why := _crowded_reason(result))}
-    timed = [result for result in timed if result.test not in refused]
+    first, refused = _replace_first(timed, command, say)
+    timed = [first.get(result.test, result) for result in timed if result.test not in refused]
     if count < 2 or not timed:
-        return FurtherSessions(refused=refused)
+        return FurtherSessions(first=first, refused=refused)
     sessions = []
     for number in range(2, count + 1):
         say(f"session {number} of {count}, in a fresh process")
-        sessions.append(take_session(command, [result.test for result in timed]))
+        session = take_session(command, [result.test for result in timed])
+        sessions.append(_repeat(session, f"session {number}", command, say))
     figures: dict[str, dict[str, list[dict[str, float]]]] = {}
     steadiness: list[str] = []
     for result in timed:
@@ -73,29 +76,83 @@ def measure_sessions(
                 refused[result.test] = noise_text(limit)
                 continue
             steadiness.append(f"{result.short_name}: {steadiness_text(limit)}")
-    return FurtherSessions(figures, refused, tuple(steadiness))
+    return FurtherSessions(figures, first, refused, tuple(steadiness))
+
+
+def _replace_first(
+    timed: Sequence[Result], command: Command, say: Callable[[str], None]
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """Measure anew what does not count in this run; return test → its new result, and test → refusal."""
+    crowds = {result.test: reason for result in timed if (reason := _crowded_reason(result))}
+    if not crowds:
+        return {}, {}
+    # As if it had been the answer of a fresh process: the same words, and as many more attempts.
+    refused = {test: {"": SessionReading({}, (reason,))} for test, reason in crowds.items()}
+    session = _repeat(Session(refused), "this session", command, say)
+    first, problems = {}, {}
+    for result in timed:
+        if result.test not in crowds:
+            continue
+        if problem := _session_problem(result, session, "this session"):
+            problems[result.test] = problem
+        else:
+            first[result.test] = _replaced(result, session.readings[result.test])
+    return first, problems
 
 
 def _crowded_reason(result: Result) -> str:
-    reasons = [reason for reading in result.readings for reason in crowded(reading)]
-    return f"this session does not count: {reasons[0]}" if reasons else ""
+    return next((reason for reading in result.readings for reason in crowded(reading)), "")
+
+
+def _replaced(result: Result, readings: Mapping[str, SessionReading]) -> Result:
+    """Return a result with the figures of a fresh process; what else was reported belongs to the old ones."""
+    return replace(
+        result,
+        readings=tuple(
+            replace(reading, figures=taken.values, rounds=taken.rounds, reported={})
+            for reading in result.readings
+            for taken in (readings[reading.name],)
+        ),
+    )
+
+
+def _repeat(session: Session, name: str, command: Command, say: Callable[[str], None]) -> Session:
+    """Measure again, at most twice, the tests for which a session does not count."""
+    for _ in range(_REPEATS):
+        invalid = {test: why for test in session.readings if (why := _invalid(session, test))}
+        if not invalid:
+            break
+        noun = "test" if len(invalid) == 1 else "tests"
+        say(
+            f"{name} does not count for {len(invalid)} {noun}: measuring again ({next(iter(invalid.values()))})"
+        )
+        again = take_session(command, list(invalid))
+        session = Session({**session.readings, **again.readings}, {**session.errors, **again.errors})
+    return session
+
+
+def _invalid(session: Session, test: str) -> str:
+    """Return why a session does not count for a test; a test that failed is no measurement to repeat."""
+    if test in session.errors:
+        return ""
+    return "; ".join(reason for reading in session.readings[test].values() for reason in reading.invalid)
 
 
 def _problem(result: Result, sessions: Sequence[Session]) -> str:
     """Return why a test's sessions cannot be compared, empty if they can."""
-    for number, session in enumerate(sessions, start=2):
-        if error := session.errors.get(result.test):
-            return f"it failed in session {number}: {error}"
-        readings = session.readings.get(result.test, {})
-        if set(readings) != {reading.name for reading in result.readings}:
-            return f"session {number} took other readings: {', '.join(sorted(readings)) or 'none'}"
-        if invalid := _invalid(readings.values()):
-            return f"session {number} does not count: {invalid}"
+    problems = (_session_problem(result, one, f"session {number}") for number, one in enumerate(sessions, 2))
+    return next(filter(None, problems), "")
+
+
+def _session_problem(result: Result, session: Session, name: str) -> str:
+    if error := session.errors.get(result.test):
+        return f"it failed in {name}: {error}"
+    readings = session.readings.get(result.test, {})
+    if invalid := readings and _invalid(session, result.test):
+        return f"{name} does not count, measured {1 + _REPEATS} times: {invalid}"
+    if set(readings) != {reading.name for reading in result.readings}:
+        return f"{name} took other readings: {', '.join(sorted(readings)) or 'none'}"
     return ""
-
-
-def _invalid(readings: Iterable[SessionReading]) -> str:
-    return "; ".join(reason for reading in readings for reason in reading.invalid)
 
 
 def _limits(
@@ -154,7 +211,7 @@ class Saver:
         sessions = self._measure_sessions(results) if is_green else None
         documents: dict[str, dict[str, Any]] = {}
         if sessions is not None:
-            accepted = [result for result in results if result.test not in sessions.refused]
+            accepted = [sessions.first.get(r.test, r) for r in results if r.test not in sessions.refused]
             documents = remember(accepted, self._ledger.environments, sessions.figures)
         if not documents:
             self._add_line(_NOTHING, "red")

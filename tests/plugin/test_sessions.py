@@ -248,6 +248,76 @@ DEVICE = Crowded()
 )
 
 
+INVALID_AT_TIMES = CONFTEST.replace(
+    "DEVICE = ScriptedDevice()",
+    """
+from dataclasses import replace
+class Disturbed(ScriptedDevice):
+    disturbed = 0.0  # share of the window that others had the cores for, taken with the seconds
+    def start(self):
+        window = super().start()
+        stop = window.stop
+        window.stop = lambda: with_queue(stop())
+        return window
+def with_queue(timing):
+    return replace(timing, reported={"queued_seconds": DEVICE.disturbed * timing.wall_seconds})
+DEVICE = Disturbed()
+""",
+).replace(
+    "    return float(first)",
+    "    DEVICE.disturbed = 0.5 * first.endswith('!')\n    return float(first.strip('!'))",
+)
+
+
+@pytest.fixture
+def disturbed(timed):
+    """A project whose process is disturbed while it takes a time with an exclamation mark."""
+    timed.pytester.makeconftest(INVALID_AT_TIMES)
+    return timed
+
+
+def test_a_session_that_does_not_count_is_measured_again(disturbed):
+    """A neighbour's burst in the third session costs one more process, not the four that count."""
+    ran = disturbed.run(["0.0100", "0.0101", "0.0300!", "0.0099", "0.01005", "0.00995"], "--save-baseline")
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(
+        [
+            "session 3 of 5, in a fresh process",
+            "session 3 does not count for 1 test: measuring again (other processes had the cores for 50 %*)",
+            "session 4 of 5, in a fresh process",
+            "stored 1 baseline in baselines*",
+        ]
+    )
+    (document,) = disturbed.documents
+    assert [0.01, 0.0101, 0.0099, 0.01005, 0.00995] == document["readings"]["step"]["sessions"]["step_time"]
+
+
+def test_the_first_session_is_measured_again_as_well(disturbed):
+    """The run itself is one of the sessions; nothing of it is stored when it does not count."""
+    ran = disturbed.run(["0.0300!", "0.0310!", *map(str, STEADY)], "--save-baseline")
+    ran.assert_outcomes(passed=1)
+    ran.stdout.fnmatch_lines(["this session does not count for 1 test: measuring again (*)"] * 2)
+    (document,) = disturbed.documents
+    reading = document["readings"]["step"]
+    assert list(STEADY) == reading["sessions"]["step_time"]
+    assert 0.01 == pytest.approx(reading["metrics"]["step_time"]["value"], rel=1e-3)
+    assert {STEADY[0]} == set(reading["rounds"])
+    assert {} == reading["reported"]
+
+
+def test_a_session_that_never_counts_is_given_up_after_two_more(disturbed):
+    """Three times in a row are the machine, not a burst."""
+    ran = disturbed.run(
+        ["0.0100", "0.0300!", "0.0300!", "0.0300!", "0.0100"], "--save-baseline", "--perf-sessions=2"
+    )
+    assert 1 == ran.ret
+    ran.stdout.fnmatch_lines(
+        ["not stored: test_it.py::test_it: session 2 does not count, measured 3 times: other processes had *"]
+    )
+    assert [] == disturbed.documents
+    assert "0.0100" == (disturbed.pytester.path / "times.txt").read_text()
+
+
 def test_a_crowded_machine_neither_fails_nor_stores(timed):
     """A test that is slower because others had the cores is no regression, and no baseline either."""
     timed.stored()
@@ -259,7 +329,9 @@ def test_a_crowded_machine_neither_fails_nor_stores(timed):
     )
     ran = timed.run(STEADY, "--save-baseline", "--perf-sessions=5")
     assert 1 == ran.ret
-    ran.stdout.fnmatch_lines(["not stored: *: this session does not count: other processes had the cores*"])
+    ran.stdout.fnmatch_lines(
+        ["not stored: *: this session does not count, measured 3 times: other processes had the cores*"]
+    )
 
 
 def test_many_tests_share_the_family_error(timed, monkeypatch):
