@@ -219,3 +219,20 @@ def test_a_test_s_memory_does_not_depend_on_what_ran_before(tmp_path):
     product, sums = peaks[0]
     assert 3 * 4 * 256**2 <= product < 2 * 3 * 4 * 256**2
     assert 4096 == sums - 4096
+
+
+TF32 = """
+    def product(tf32):
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        return matrix @ matrix
+    matrix = torch.ones(2048, 2048, device=perf.device)
+    fast = perf.compare(without=lambda: product(False), with_=lambda: product(True))
+    slow, fast = (one.reported["predicted_step_seconds"] for one in (fast.without, fast))
+    assert slow > 1.5 * fast
+"""
+
+
+def test_variants_whose_kernels_have_one_name_are_predicted_each_for_itself(project):
+    """A product through TF32 units is the same launch; this machine's load changes neither prediction."""
+    ran = run(project(body=TF32.strip()), "--perf", "--perf-device=emulated:a10")
+    assert 0 == ran.returncode, ran.stdout

@@ -3,7 +3,7 @@
 import contextlib
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._card = card
         self._rules: dict[Any, Rule] = {}
         self._launched: list[Key] = []
+        self._launches = 0
         self.found: dict[Key, list[float]] = defaultdict(list)
 
     @classmethod
@@ -37,6 +38,7 @@ class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def note(self, call: Call) -> None:
         """Take a launch for the running operator's."""
         if call.kind in _LAUNCHES:
+            self._launches += 1
             self._launched.append((call.kind, call.name, call.shape))
 
     def __torch_dispatch__(
@@ -72,17 +74,41 @@ class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for key in main:
             self.found[key].append(took / len(main))
 
+    def durations(self) -> dict[Key, float]:
+        """Return how long a launch takes; one geometry may serve several sizes: their mean keeps the sum."""
+        least = self._card.kernel_seconds
+        return {key: max(sum(times) / len(times), least) for key, times in self.found.items()}
 
-def learn(runtime: Runtime, step: Callable[[], object], card: Card) -> int:
-    """Run one step and hand its kernels' durations to the emulator; return how many it knows from it."""
+    def kernel_seconds(self) -> float:
+        """Return how long all kernels of the step take; one that no operator explains takes the least."""
+        explained = {key: len(times) for key, times in self.found.items()}
+        known = sum(took * explained[key] for key, took in self.durations().items())
+        return known + (self._launches - sum(explained.values())) * self._card.kernel_seconds
+
+
+def learn(runtime: Runtime, step: Callable[[], object], card: Card) -> Lesson:
+    """Run one step and hand its kernels' durations to the emulator."""
     lesson = Lesson(card)
     with _as_written(), runtime.watched(lesson.note), lesson:
         step()
-    for (kind, name, shape), times in lesson.found.items():
-        # One geometry may serve several sizes: their mean keeps the step's sum.
-        took = max(sum(times) / len(times), card.kernel_seconds)
+    for (kind, name, shape), took in lesson.durations().items():
         runtime.learn(kind, name, shape, took)
-    return len(lesson.found)
+    return lesson
+
+
+def predicted(lesson: Lesson, counts: Mapping[str, float], card: Card) -> dict[str, float]:
+    """Return what a step takes on the card, its host being the one of the card's entry, not this one.
+
+    The card and its host work side by side; whoever takes longer decides, and a sync costs extra.
+    """
+    kernels = lesson.kernel_seconds()
+    on_card = kernels + counts.get("h2d_bytes", 0.0) / card.pcie_bandwidth
+    on_host = counts.get("kernels", 0.0) * (card.dispatch_seconds + card.launch_seconds)
+    waiting = counts.get("syncs", 0.0) * card.sync_seconds
+    return {
+        "predicted_kernel_seconds": kernels,
+        "predicted_step_seconds": max(on_card, on_host) + waiting,
+    }
 
 
 @contextlib.contextmanager
