@@ -122,10 +122,8 @@ def _repeat(session: Session, name: str, command: Command, say: Callable[[str], 
         invalid = {test: why for test in session.readings if (why := _invalid(session, test))}
         if not invalid:
             break
-        noun = "test" if len(invalid) == 1 else "tests"
-        say(
-            f"{name} does not count for {len(invalid)} {noun}: measuring again ({next(iter(invalid.values()))})"
-        )
+        noun, why = "test" if len(invalid) == 1 else "tests", next(iter(invalid.values()))
+        say(f"{name} does not count for {len(invalid)} {noun}: measuring again ({why})")
         again = take_session(command, list(invalid))
         session = Session({**session.readings, **again.readings}, {**session.errors, **again.errors})
     return session
