@@ -15,7 +15,7 @@ CUDA12 := $(CUDA12_VENV)/.installed
 ARGS ?=
 JOBS ?= 2
 
-.PHONY: help perf model emulated emulated-cuda12 headers claims sabotage loaded test lint bench document-002 bench-verdicts install clean
+.PHONY: help perf model emulated emulated-cuda12 headers limits claims sabotage loaded test lint bench document-002 bench-verdicts install clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -37,10 +37,16 @@ emulated-cuda12: $(CUDA12)  ## the same with a build for CUDA 12: what torch doe
 headers: $(EMULATED)  ## fetch NVIDIA's headers, which the emulated card's prototypes are held against (a minute)
 	$(EMULATED_RUN) scripts.nvidia_headers .nvidia-headers
 
+limits: $(EMULATED)  ## predict what every gpu contract must reach on four kinds of card, into tests/perf/limits.toml (40 minutes)
+	@mkdir -p .benchmarks/limits
+	for card in t4 a10 a100-40 h100; do $(EMULATED_RUN) pytest --perf tests/perf -m "gpu and contract" --perf-device=emulated:$$card \
+		--perf-without-figures --perf-json=.benchmarks/limits/$$card.json --baseline-dir=.benchmarks/limits $(ARGS) || exit 1; done
+	$(EMULATED_RUN) scripts.derive_limits .benchmarks/limits/*.json
+
 claims: $(INSTALLED)  ## run the five documents before and after, and write docs/claims.md
 	$(RUN) pytest --perf tests/perf -m scenario --perf-claims=docs/claims.md $(ARGS)
 
-sabotage: $(INSTALLED)  ## switch every optimization off inside its contract: all of them must fail (minutes)
+sabotage: $(INSTALLED)  ## switch every optimization off inside its contract, wholly and by half: all must fail (minutes)
 	PERFSUITE_SABOTAGE=1 $(RUN) pytest tests/suite/test_sabotage.py $(ARGS)
 
 loaded: $(INSTALLED)  ## three rounds of contracts, as they are and sabotaged, beside a burning core (25 minutes)

@@ -8,7 +8,9 @@ import torch
 
 from tests.perf import claims, table
 from tests.perf.closing import DEVICE_NAMES, ROWS, SECTIONS, TOLD, Rows, render
-from tests.perf.contract import Case
+from tests.perf.contract import CARDS, Case
+from tests.perf.figures import card_of
+from tests.perf.switches import sabotage_of
 
 MODELLED = "model:a10"  # what gpu tests run on where torch sees no GPU
 
@@ -38,11 +40,16 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
     perf = request.getfixturevalue("perf")
     if request.param == "model" and not perf.device_name.startswith("model:"):
         pytest.skip(f"a scripted loader is played by a modelled card only, this is {perf.device_name}")
-    asked = request.config.getoption("--perf-sabotage")
     limits = table.row(request.function.__name__, perf.device_name)
     if "not_comparable" in limits:
         pytest.skip(f"not comparable on {perf.device_name}: {limits['not_comparable']}")
-    case = Case(number, perf, limits, is_sabotaged=asked in ("all", number))
+    sabotage = sabotage_of(request.config.getoption("--perf-sabotage"), number)
+    case = Case(number, perf, limits, sabotage)
+    if case.kind in CARDS:
+        card = card_of(perf.device_name, perf.device)
+        limits.for_card(card)
+        if not request.config.getoption("--perf-without-figures"):
+            case.card_limits = table.card_limits(request.function.__name__, card)
     rows = request.config.stash[ROWS]
     rows.cases[request.node.nodeid] = case
     yield case

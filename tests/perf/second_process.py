@@ -14,15 +14,16 @@ import torch
 import torch.distributed as dist
 
 from social_xlstm.train.distributed import World, wrap
+from tests.perf.sizes import SIZES
 from tests.perf.subject import Size, Training, parts, training
 
-SIZE = Size(windows=8, detectors=16)
+SIZE = SIZES["several ranks"].cpu
 COMMANDS = ("step", "gradients", "stop")
 
 
-def join_world(world: World, device: str = "cpu", *, alone: bool = False) -> Training:
+def join_world(world: World, device: str = "cpu", *, alone: bool = False, size: Size = SIZE) -> Training:
     """Build this process's training on its share of the batch, joined with the others unless alone."""
-    made = training(device, SIZE)
+    made = training(device, size)
     share = parts(made.batch, world.size)[world.rank]
     joined = World() if alone else world
     wrapped = wrap(made.model, joined, torch.device(device))

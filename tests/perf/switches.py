@@ -12,10 +12,15 @@ def add_switches(parser: pytest.Parser) -> None:
     group = parser.getgroup("perf suite", "the optimization suite in tests/perf")
     group.addoption(
         "--perf-sabotage",
-        metavar="O18",
+        metavar="O18[:half]",
         type=_optimization,
         help="turn this optimization off where its contract says it is on (all: every one in its own "
-        "contract), to see the contract fail",
+        "contract), wholly or in half of the steps, to see the contract fail",
+    )
+    group.addoption(
+        "--perf-without-figures",
+        action="store_true",
+        help="do not hold a card's busy share, samples/s and memory against limits.toml: to derive them anew",
     )
     group.addoption(
         "--perf-steps", metavar="N", type=_steps, default=200, help="steps the routine check profiles (200)"
@@ -31,10 +36,19 @@ def add_switches(parser: pytest.Parser) -> None:
 
 
 def _optimization(text: str) -> str:
-    """Accept a number of the catalogue, or all."""
-    if text != "all" and text not in CATALOGUE:
+    """Accept a number of the catalogue, or all; «:half» behind it takes away half."""
+    number, colon, amount = text.partition(":")
+    if number != "all" and number not in CATALOGUE:
         raise _refused(f"{text!r} is no optimization; name one of {', '.join(CATALOGUE)}, or all")
+    if colon and amount != "half":
+        raise _refused(f"{text!r}: an optimization is lost wholly ({number}) or by half ({number}:half)")
     return text
+
+
+def sabotage_of(asked: str | None, number: str) -> str:
+    """Return how much of an optimization the command line takes away: "whole", "half", or nothing."""
+    which, _, amount = (asked or "").partition(":")
+    return (amount or "whole") if which in ("all", number) else ""
 
 
 def _steps(text: str) -> int:

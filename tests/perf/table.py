@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import METRICS
+from perfsuite.devices.model.cards import Card
+from tests.perf.figures import FigureLimits, nearest
 
+ON = "on"  # [test.on]: the figures of cards, which a command writes
 PATH = Path(__file__).with_name("limits.toml")
 LIMITS = {metric.limit_name for metric in METRICS.values()}
 
@@ -31,6 +34,12 @@ class Row(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def for_card(self, card: Card) -> None:
+        """Take the limits of a card where they differ by card."""
+        for name, value in self._values.items():
+            if name in LIMITS and isinstance(value, dict):
+                self._values[name] = value[nearest(card, value)[0]]
+
     def plugin_limits(self) -> dict[str, Any]:
         """Return what the plugin judges itself: min_speedup, max_kernels and their like."""
         return {name: self[name] for name in self if name in LIMITS}
@@ -42,14 +51,40 @@ class Row(Mapping[str, Any]):
 
 
 def load() -> dict[str, dict[str, Any]]:
-    """Read the whole table: test → device → thresholds."""
+    """Read the contracts' thresholds: test → device → thresholds."""
+    return {
+        test: {kind: values for kind, values in kinds.items() if kind != ON}
+        for test, kinds in _whole().items()
+    }
+
+
+def load_figures() -> dict[str, dict[str, Any]]:
+    """Read the cards' figures: test → card → what its optimized variant must reach there."""
+    return {test: kinds[ON] for test, kinds in _whole().items() if ON in kinds}
+
+
+def _whole() -> dict[str, dict[str, Any]]:
     return tomllib.loads(PATH.read_text(encoding="utf-8"))
 
 
+def card_limits(test: str, card: Card) -> FigureLimits:
+    """Return what a contract's optimized variant must reach on a card, or on the one most like it."""
+    rows = load_figures().get(test)
+    if not rows:
+        raise LookupError(
+            f"{PATH.name} has no figures for {test} on a card; run it with --perf-without-figures "
+            "--perf-json=run.json and derive them: python -m scripts.derive_limits run.json"
+        )
+    name, speed = nearest(card, rows)
+    return FigureLimits.from_row(name, rows[name], speed)
+
+
 def row(test: str, device: str) -> Row:
-    """Return a contract's thresholds on a device; a card's own row wins over its kind's."""
+    """Return a contract's thresholds on a device; a card's own row wins over its kind's, that over CUDA's."""
     kinds = load().get(test, {})
     kind = device if device in kinds else device.partition(":")[0]
+    if kind == "emulated" and kind not in kinds:
+        kind = "cuda"
     if kind not in kinds:
         raise LookupError(f"{PATH.name} has no thresholds for {test} on {device}; add [{test}.{kind}]")
     return Row(test, kind, kinds[kind])

@@ -1,5 +1,6 @@
 """Contracts of the model: how detectors are encoded (O1–O4), its cells (O20), its pooling (O21)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,17 @@ from scripts.los_loop import Job, train
 from social_xlstm.config import PoolingConfig
 from social_xlstm.model.stacked import stack_weights
 from tests.perf.contract import contract
-from tests.perf.subject import Size, load, total_gradient, training
+from tests.perf.subject import load, total_gradient, training
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 SHORT = ("trainer.max_epochs=1", "trainer.limit_train_batches=60", "trainer.limit_val_batches=8")
-LOOPED = Size(windows=2, detectors=16)  # small, so that a few seconds have many turns of the slow loop
 PART = "stack.blocks.0.xlstm.proj_up.weight"  # a large weight deep inside an encoder
 
 
 @contract("O1", "cpu", "gpu")
 def test_shared_encoder_beats_the_per_detector_loop(case):
     """One encoder over all detectors computes what a loop of tied ones does, in fewer launches."""
-    size = LOOPED
+    size = case.size("loop")
     loop = training(case.device, size, encoder="per_vd")
     shared = training(case.device, size)
     load(loop.model, shared.model)
@@ -30,18 +30,15 @@ def test_shared_encoder_beats_the_per_detector_loop(case):
         shared.gradients()[f"encoder.encoder.{PART}"],
         total_gradient(gradients, PART, range(size.detectors)),
     )
-    tested = case.optimized(shared, training(case.device, size, encoder="per_vd"))
-    if tested is not shared:
-        load(tested.model, shared.model)
-    case.compare(without=loop.step, with_=tested.step, samples=size.windows, result=lambda loss: loss)
+    case.compare(without=loop.step, with_=shared.step, samples=size.windows, result=lambda loss: loss)
 
 
 @contract("O2", "cpu")
 def test_groups_of_detectors_beat_the_loop(case):
     """Detectors in groups of eight need fewer calls than one by one, though they are computed twice."""
-    size = LOOPED
+    size = case.size("loop")
     loop = training(case.device, size, encoder="per_vd")
-    grouped = training(case.device, size, encoder=case.optimized("grouped", "per_vd"))
+    grouped = training(case.device, size, encoder="grouped")
     load(loop.model, training(case.device, size).model)
     load(grouped.model, training(case.device, size).model)
     case.compare(without=loop.step, with_=grouped.step, samples=size.windows, result=lambda loss: loss)
@@ -50,19 +47,20 @@ def test_groups_of_detectors_beat_the_loop(case):
 @contract("O2", "gpu")
 def test_groups_of_detectors_bound_the_memory(case):
     """Only one group's activations exist at a time, and the loss is that of all detectors at once."""
-    size = Size(windows=8)
+    size = case.size("groups")
     shared = training(case.device, size)
-    grouped = training(case.device, size, encoder="grouped", group_size=case.optimized(4, size.detectors))
+    grouped = training(case.device, size, encoder="grouped", group_size=-(-size.detectors // 5))
     case.compare(without=shared.step, with_=grouped.step, samples=size.windows, result=lambda loss: loss)
 
 
 @contract("O3", "cpu", "gpu")
 def test_own_heads_cost_nearly_nothing(case):
     """A head of its own for each detector keeps the shared encoder's speed and makes outputs independent."""
-    size = Size()
+    size = case.size("heads")
     shared = training(case.device, size)
-    heads = training(case.device, size, encoder=case.optimized("shared_heads", "per_vd"))
-    case.compare(without=shared.step, with_=heads.step, samples=size.windows)
+    heads = training(case.device, size, encoder="shared_heads")
+    lost = case.if_sabotaged(lambda: training(case.device, size, encoder="per_vd").step)
+    case.compare(without=shared.step, with_=heads.step, lost=lost, samples=size.windows)
     biases = heads.model.head.last.bias
     case.require(["all detectors share one head"] * (len(biases) != size.detectors))
     if not case.has_values:
@@ -77,30 +75,31 @@ def test_own_heads_cost_nearly_nothing(case):
 @contract("O4", "cpu", "gpu")
 def test_stacked_weights_beat_the_loop_with_the_same_weights(case):
     """Independent weights run in the same launches for all detectors, with the loop's own numbers."""
-    size = LOOPED
+    size = case.size("loop")
     loop = training(case.device, size, encoder="per_vd")
-    stacked = training(case.device, size, encoder=case.optimized("stacked", "per_vd"))
-    if not case.is_sabotaged:
-        stacked.model.encoder.load_state_dict(stack_weights(loop.model.encoder.state_dict()))
-        rest = {k: v for k, v in loop.model.state_dict().items() if not k.startswith("encoder.")}
-        stacked.model.load_state_dict(rest, strict=False)
+    stacked = training(case.device, size, encoder="stacked")
+    stacked.model.encoder.load_state_dict(stack_weights(loop.model.encoder.state_dict()))
+    rest = {k: v for k, v in loop.model.state_dict().items() if not k.startswith("encoder.")}
+    stacked.model.load_state_dict(rest, strict=False)
     case.compare(without=loop.step, with_=stacked.step, samples=size.windows, result=lambda loss: loss)
 
 
 @contract("O4", "gpu")
 def test_stacked_launches_do_not_grow_with_the_detectors(case):
     """Twice the detectors need exactly as many launches."""
-    encoder = case.optimized("stacked", "per_vd")
-    few, many = (training(case.device, Size(detectors=n), encoder=encoder) for n in (6, 12))
-    case.compare(without=few.step, with_=many.step, samples=4)
+    size = case.size("growth")
+    twice = replace(size, detectors=2 * size.detectors)
+    few, many = (training(case.device, one, encoder="stacked") for one in (size, twice))
+    lost = case.if_sabotaged(lambda: training(case.device, twice, encoder="per_vd").step)
+    case.compare(without=few.step, with_=many.step, lost=lost, samples=size.windows)
 
 
 @contract("O20", "cpu", "gpu")
 def test_the_sync_free_cell_never_waits_and_computes_the_same(case):
     """The branch-free sLSTM gives the package's loss and gradients and asks the host nothing."""
-    size = Size(windows=2, detectors=8)
+    size = case.size("sync-free cell")
     package = training(case.device, size, cell="package")
-    ours = training(case.device, size, cell=case.optimized("sync_free", "package"))
+    ours = training(case.device, size, cell="sync_free")
     ours.model.load_state_dict(package.model.state_dict())
     expected, actual = package.gradients(), ours.gradients()
     for name in expected:
@@ -111,9 +110,9 @@ def test_the_sync_free_cell_never_waits_and_computes_the_same(case):
 @contract("O20", "cpu", "gpu")
 def test_the_fast_cells_beat_the_package_s(case):
     """Fast mLSTM and sLSTM cells give the package's loss and gradients in less time and without a sync."""
-    size = Size(windows=4, detectors=16, width=64)
+    size = case.size("fast cells")
     package = training(case.device, size, cell="package")
-    ours = training(case.device, size, cell=case.optimized("fast", "package"))
+    ours = training(case.device, size, cell="fast")
     ours.model.load_state_dict(package.model.state_dict())
     expected, actual = package.gradients(), ours.gradients()
     for name in expected:
@@ -124,7 +123,7 @@ def test_the_fast_cells_beat_the_package_s(case):
 @contract("O21", "cpu", "gpu")
 def test_pooling_over_real_positions_learns_and_costs_little(case):
     """Neighbours within the radius pass gradients to each other, for a bounded share of the step."""
-    size = Size()
+    size = case.size("pooling")
     alone = training(case.device, size, pooling=PoolingConfig(enabled=False))
     pooled = training(case.device, size, pooling=PoolingConfig(radius=case.optimized(1000.0, 0.0)))
     features = pooled.batch.features.clone().requires_grad_()

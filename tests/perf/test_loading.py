@@ -42,9 +42,7 @@ def test_one_gather_beats_a_dict_of_detectors(case):
         values = batch.features
         return sum(part.sum() for part in values.values()) if isinstance(values, dict) else values.sum()
 
-    case.compare(
-        without=by_detector, with_=case.optimized(at_once, by_detector), samples=len(chosen), result=total
-    )
+    case.compare(without=by_detector, with_=at_once, samples=len(chosen), result=total)
 
 
 @contract("O8", "cpu")
@@ -111,7 +109,7 @@ def test_persistent_workers_start_the_next_epoch_at_once(case):
     windows = prepared(detectors=8).train
     few = _first(windows, 64)
     anew = loader(few, batch_size=16, num_workers=2, persistent_workers=False)
-    kept = loader(few, batch_size=16, num_workers=2, persistent_workers=case.optimized(True, False))
+    kept = loader(few, batch_size=16, num_workers=2, persistent_workers=True)
     case.compare(without=lambda: list(anew), with_=lambda: list(kept), samples=64)
     kept.close()
 
@@ -180,8 +178,7 @@ def _said_by(hung) -> str:
 def test_mapped_data_beats_reading_the_file(case, tmp_path):
     """Prepared once and mapped, windows come many times faster than out of the HDF5 file."""
     in_file = prepared(detectors=32, storage="file", cache_dir=str(tmp_path / "file")).train
-    where = case.optimized("memmap", "file")
-    mapped = prepared(detectors=32, storage=where, cache_dir=str(tmp_path / where)).train
+    mapped = prepared(detectors=32, storage="memmap", cache_dir=str(tmp_path / "memmap")).train
     chosen = list(range(0, 640, 40))
     case.compare(
         without=lambda: in_file.__getitems__(chosen),

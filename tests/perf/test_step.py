@@ -10,16 +10,16 @@ from social_xlstm.train.loop import Trainer
 from social_xlstm.train.plan import Plan
 from social_xlstm.train.precision import Precision
 from social_xlstm.train.step import backward, train_step
-from tests.perf.contract import Broken, contract
+from tests.perf.contract import Broken, contract, figure
 from tests.perf.subject import Size, parts, training
 
 
 @contract("O7", "gpu")
 def test_accumulation_has_the_large_batch_s_gradient_in_a_fraction_of_its_memory(case):
     """Four quarters of a batch give the gradient of the whole, with a quarter of its activations."""
-    size = Size(windows=16, detectors=8)
+    size = case.size("accumulation")
     whole, quarters = training(case.device, size), training(case.device, size)
-    pieces = parts(quarters.batch, case.optimized(4, 1))
+    pieces = parts(quarters.batch, 4)
 
     def accumulated() -> torch.Tensor:
         for piece in pieces[:-1]:
@@ -39,14 +39,11 @@ def test_accumulation_has_the_large_batch_s_gradient_in_a_fraction_of_its_memory
 @contract("O14", "cpu", "gpu")
 def test_a_large_batch_trains_more_windows_per_second(case):
     """Sixteen windows at once take far less time than one after the other."""
-    size = Size(windows=16, detectors=4)
+    size = case.size("batch")
     single, joined = training(case.device, size), training(case.device, size)
     one_by_one = parts(single.batch, size.windows)
-    together = parts(joined.batch, case.optimized(1, size.windows))
     case.compare(
-        without=lambda: [single.on(piece) for piece in one_by_one],
-        with_=lambda: [joined.on(piece) for piece in together],
-        samples=size.windows,
+        without=lambda: [single.on(piece) for piece in one_by_one], with_=joined.step, samples=size.windows
     )
 
 
@@ -121,34 +118,29 @@ def _refusing(model, more_than):
 @contract("O17", "gpu")
 def test_dropped_gradients_are_neither_filled_nor_kept(case):
     """Gradients set to None cost no zero-fill, no addition, and no memory in the next forward pass."""
-    size = Size(windows=2, detectors=4, width=128)
+    size = case.size("gradients")
 
-    def measured(name: str, *, set_to_none: bool):
-        trained = training(case.device, size, set_to_none=set_to_none)  # gone before the other is measured
-        return case.perf(trained.step, samples_per_step=size.windows, name=name)
+    def step_of(*, set_to_none: bool):
+        return training(case.device, size, set_to_none=set_to_none).step  # gone before the other is measured
 
-    filled = measured("filled", set_to_none=False)
-    dropped = measured("dropped", set_to_none=case.optimized(True, False))
-    case.ratios(filled, dropped)
+    before = case.measured(step_of(set_to_none=False), samples=size.windows, name="filled")
+    lost = case.if_sabotaged(lambda: step_of(set_to_none=False))
+    after = case.measured(step_of(set_to_none=True), lost=lost, samples=size.windows, name="dropped")
+    case.ratios(before, after)
 
 
 @contract("O18", "gpu")
 def test_a_training_step_never_waits_for_the_device(case):
     """A whole step, clipping and update included, reads nothing back; a loss read in it is a sync."""
-    size = Size(windows=2, detectors=4)
+    size = case.size("step")
     reading, quiet = training(case.device, size), training(case.device, size)
-
-    def step_that_reads(trained) -> float:
-        return trained.step().item()
-
-    step = case.optimized(quiet.step, lambda: step_that_reads(quiet))
-    case.compare(without=lambda: step_that_reads(reading), with_=step, samples=size.windows)
+    case.compare(without=lambda: reading.step().item(), with_=quiet.step, samples=size.windows)
 
 
 @contract("O18", "gpu")
 def test_an_evaluation_reads_from_the_device_once(case):
     """Errors are added up on the device; four batches make one copy to the host."""
-    size = Size(windows=8, detectors=4)
+    size = case.size("evaluation")
     trained = training(case.device, size)
     pieces = parts(trained.batch, 4)
     how = Evaluation(Precision.from_name("32-true", case.device), lambda values: values, ("speed",))
@@ -159,7 +151,7 @@ def test_an_evaluation_reads_from_the_device_once(case):
     def every_batch():
         return [evaluate(trained.model, [piece], how) for piece in pieces]
 
-    case.step(case.optimized(once, every_batch), samples=size.windows)
+    case.step(once, lost=every_batch, samples=size.windows)
 
 
 class Repeated:
@@ -182,18 +174,18 @@ class Repeated:
 
 @contract("O19", "gpu")
 def test_logging_every_n_steps_waits_once_in_n(case):
-    """An epoch of twenty updates that logs every tenth reads three times: two logs and the epoch's end."""
-    size = Size(windows=2, detectors=2, width=16, blocks=1, slstm_at=())
+    """An epoch of ten updates that logs every fifth reads three times: two logs and the epoch's end."""
+    size = case.size("log")
 
     def epoch(every: int):
         trained = training(case.device, size)
         config = TrainerConfig(max_epochs=1, device=case.device, log_every_n_steps=every)
         trainer = Trainer(trained.model, config, OptimizerConfig())
-        plan = Plan(Repeated(trained.batch, 20))
+        plan = Plan(Repeated(trained.batch, 10))
         return lambda: trainer.fit(plan)
 
-    reading = case.compare(without=epoch(1), with_=epoch(case.optimized(10, 1)), samples=40)
-    if case.kind == "model":
-        per_step = (reading.counts["syncs"] - 1) / 20  # without the one at the epoch's end
+    reading = case.compare(without=epoch(1), with_=epoch(5), samples=20)
+    if not case.sabotage:
+        per_step = (figure(reading, "syncs") - 1) / 10  # without the one at the epoch's end
         case.tell(f"{per_step:g} a step")
-        assert per_step == pytest.approx(1 / 10)
+        assert per_step == pytest.approx(1 / 5)

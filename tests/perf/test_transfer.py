@@ -21,7 +21,7 @@ WIDE = Size(windows=64, detectors=325)  # 1.2 MB: a batch of the documents' size
 def test_pinned_batches_cross_the_bus_faster(case):
     """From pinned memory a batch comes in fewer milliseconds, and the host goes on meanwhile."""
     pageable = a_batch(WIDE)
-    pinned = case.optimized(pageable.pin_memory, lambda: pageable)()
+    pinned = pageable.pin_memory()
     size = sum(values.nbytes for values in (pageable.features, pageable.targets, pageable.mask))
 
     def used(batch: Batch) -> torch.Tensor:
@@ -55,7 +55,6 @@ def test_a_nested_batch_moves_without_making_the_host_wait(case):
     """Tensors in any container go to the device without a blocking copy, and the containers survive."""
     tensors = [torch.full((256, 256), float(i)).pin_memory() for i in range(2)]
     batch = [Labelled("kept", {"inner": Pair(*tensors)}), "text", None]
-    asked = case.optimized(True, False)
 
     def moved(non_blocking: bool) -> torch.Tensor:
         labelled, text, nothing = move_to_device(batch, case.device, non_blocking=non_blocking)
@@ -63,25 +62,25 @@ def test_a_nested_batch_moves_without_making_the_host_wait(case):
         assert isinstance(labelled.values["inner"], Pair)
         return labelled.values["inner"].left.sum() + labelled.values["inner"].right.sum()
 
-    case.compare(without=lambda: moved(False), with_=lambda: moved(asked), result=lambda total: total)
+    case.compare(without=lambda: moved(False), with_=lambda: moved(True), result=lambda total: total)
 
 
 @contract("O24", "gpu")
 def test_resident_data_never_crosses_the_bus(case):
     """Windows gathered on the device need no transfer: zero bytes a step, and the same losses."""
-    windows = prepared(detectors=16).train
-    size = Size(windows=8, detectors=16)
+    size = case.size("resident")
+    windows = prepared(detectors=size.detectors).train
 
     def fed(*, resident: bool):
         trained = training(case.device, size)
-        config = LoaderConfig(batch_size=8, num_workers=0, resident=resident)
+        config = LoaderConfig(batch_size=size.windows, num_workers=0, resident=resident)
         batches = build_loader(windows, config, device=case.device, shuffle=True, seed=0)
         given = (batch for epoch in range(1000) for batch in batches)
         return lambda: trained.on(next(given))
 
     case.compare(
         without=fed(resident=False),
-        with_=fed(resident=case.optimized(True, False)),
+        with_=fed(resident=True),
         samples=size.windows,
         result=lambda loss: loss,
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.collect.markers import LIMITS, parse_limits
+from perfsuite.devices.model.cards import find_card
 from tests.perf import table
 from tests.perf.catalogue import CATALOGUE
 
@@ -35,12 +36,20 @@ def test_every_optimization_has_a_contract():
 
 
 def test_every_contract_has_thresholds_where_it_runs_and_no_others():
-    """cpu needs a row for the CPU, gpu one for each kind of card, model one for the model."""
-    rows = {"cpu": {"cpu"}, "gpu": {"cuda", "emulated", "model"}, "model": {"model"}}
+    """cpu needs one for the CPU, gpu one for CUDA and one for the model; an emulated card may have one."""
+    rows = {"cpu": {"cpu"}, "gpu": {"cuda", "model"}, "model": {"model"}}
     needed: dict[str, set[str]] = {}
     for _, test, where in contracts():
         needed.setdefault(test, set()).update(*(rows[w] for w in where))
-    assert needed == {test: set(kinds) for test, kinds in table.load().items()}
+    found = {test: set(kinds) for test, kinds in table.load().items()}
+    assert needed == {test: kinds - {"emulated"} for test, kinds in found.items()}
+    assert all("cuda" in kinds for kinds in found.values() if "emulated" in kinds)
+
+
+def test_an_emulated_card_has_cuda_s_row_unless_it_has_its_own():
+    """A row of its own is for what only an emulated card counts."""
+    assert "cuda" == table.row("test_tf32_multiplies_faster", "emulated:a10").kind
+    assert "emulated" == table.row("test_resident_data_never_crosses_the_bus", "emulated:a10").kind
 
 
 @pytest.mark.parametrize(("test", "kinds"), list(table.load().items()))
@@ -49,7 +58,18 @@ def test_thresholds_are_the_plugin_s_or_the_suite_s_own(test, kinds):
     for values in kinds.values():
         assert values, "a contract without a threshold cannot be broken"
         assert set(values) <= set(LIMITS) | OWN
-        parse_limits({name: value for name, value in values.items() if name in LIMITS}, "the table")
+        for name, value in values.items():
+            for bound in value.values() if isinstance(value, dict) else (value,):  # by card
+                parse_limits({name: bound} if name in LIMITS else {}, "the table")
+
+
+@pytest.mark.parametrize(("card", "expected"), [("a10", 1.1), ("l4", 1.1), ("h100", 1.4), ("h100-pcie", 1.4)])
+def test_a_limit_may_differ_by_card(card, expected):
+    """The most similar one's holds for others."""
+    row = table.Row("test_x", "cuda", {"min_speedup": {"a10": 1.1, "h100": 1.4}, "less": {"kernels": 2}})
+    row.for_card(find_card(card))
+    assert {"min_speedup": expected} == row.plugin_limits()
+    assert {"kernels": 2} == row["less"]
 
 
 def test_a_missing_row_names_what_to_add():
