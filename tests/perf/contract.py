@@ -20,7 +20,7 @@ Test = TypeVar("Test", bound=Callable[..., None])
 
 # A stored speed-up is a ratio of turns and hardly moves from day to day: 10 %, or its noise where that is
 # more, leave room for other work on the processor. A process's memory moves with what was loaded before.
-_ON = {
+ON = {
     "cpu": pytest.mark.perf(
         device="cpu", min_time="300 ms", max_time="3 s", tolerance="10 %", memory_tolerance="25 %"
     ),
@@ -37,7 +37,7 @@ def contract(number: str, *where: str) -> Callable[[Test], Test]:
         for mark in (
             pytest.mark.contract(number),
             pytest.mark.perf,
-            pytest.mark.parametrize("case", [pytest.param(w, marks=_ON[w]) for w in where], indirect=True),
+            pytest.mark.parametrize("case", [pytest.param(w, marks=ON[w]) for w in where], indirect=True),
         ):
             test = mark(test)
         return test
