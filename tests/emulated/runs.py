@@ -91,7 +91,7 @@ def on_bare(code, card="a10", is_clock_scripted=True, **variables):
         ran = subprocess.run(
             [sys.executable, "-c", text], env=given, capture_output=True, text=True, check=False
         )
-        assert ran.returncode == 0, ran.stderr
+        assert ran.returncode == 0, (ran.returncode, ran.stdout[-500:], ran.stderr)
         return json.loads(ran.stdout.splitlines()[-1])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -114,5 +114,5 @@ def emulate(*words, card="a10", flags=(), cwd=None, **variables):
 def on_torch(code, card="a10", **variables):
     """Run code with torch on an emulated card and return what it printed last as JSON."""
     ran = emulate(sys.executable, "-c", code, card=card, **variables)
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0, (ran.returncode, ran.stdout[-500:], ran.stderr)
     return json.loads(ran.stdout.splitlines()[-1])
