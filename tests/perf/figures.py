@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from perfsuite import Reading, Unit, show
-from perfsuite.devices.model.cards import Card, find_cards, load_cards
+from perfsuite.devices.model import Card, find_cards, load_cards
 
 _BRIEF_SECONDS = 1e-3  # shorter steps are mostly Python, which nobody predicts
 PREDICTED_STEP, PREDICTED_KERNELS = "predicted_step_seconds", "predicted_kernel_seconds"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite import METRICS
-from perfsuite.devices.model.cards import Card
+from perfsuite.devices.model import Card
 from tests.perf.figures import FigureLimits, nearest
 
 ON = "on"  # [test.on]: the figures of cards, which a command writes

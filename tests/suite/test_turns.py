@@ -20,7 +20,7 @@ class ScriptedPerf(SimpleNamespace):
 def case(*waits):
     perf = ScriptedPerf(waits=list(waits), asked=[], device="cpu", device_name="cpu")
     limits = Row("test_x", "cpu", {"max_data_wait": "40 %", "less": {"data_wait": 1.8}})
-    return Case("O9", perf, limits, is_sabotaged=False)
+    return Case("O9", perf, limits)
 
 
 def test_arms_alternate_and_only_the_optimized_one_is_limited():
@@ -58,6 +58,6 @@ def test_counts_with_a_limit_are_told_where_the_arms_differ():
     """That is what the optimization is for; what neither arm has is not worth a word."""
     limits = Row("test_x", "model:a10", {"max_syncs": 0, "max_kernels": 9})
     perf = SimpleNamespace(device="cpu", device_name="model:a10")
-    made = Case("O18", perf, limits, is_sabotaged=False)
+    made = Case("O18", perf, limits)
     made.ratios(counted("without", syncs=1.0, kernels=7.0), counted("with", syncs=0.0, kernels=7.0))
     assert ["host syncs 1 → 0"] == made.figures

@@ -16,10 +16,9 @@ FRESH = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=8)
 
 
 @pytest.mark.parametrize(("count", "factor"), [(5, 4.105), (8, 3.180), (10, 2.959), (20, 2.602), (40, 2.456)])
-def test_the_factors_are_those_of_a_prediction_interval(count, factor, monkeypatch):
+def test_the_factors_are_those_of_a_prediction_interval(count, factor):
     """One new session beyond t(.99)·√(1+1/k) deviations is the 1 % case."""
-    monkeypatch.setattr(noise, "SCREEN", 0.01)
-    assert noise.allowed(Spread(0.0, 1.0, count), 0.0) == pytest.approx(factor, abs=1e-3)
+    assert noise.allowed(Spread(0.0, 1.0, count), 0.0, level=0.01) == pytest.approx(factor, abs=1e-3)
 
 
 @given(COSTS, FRESH)

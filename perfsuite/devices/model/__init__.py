@@ -16,7 +16,7 @@ KIND = DeviceKind("model", ("model:CARD", "model:NxCARD@LINK"), _open, is_modell
 
 # The names other folders may use, imported on first access.
 _HOMES = {
-    **dict.fromkeys(("Card", "find_card", "load_cards"), "cards"),
+    **dict.fromkeys(("Card", "find_card", "find_cards", "load_cards"), "cards"),
     **dict.fromkeys(("calibrate_cpu", "events_of"), "calibrate"),
     **dict.fromkeys(("Row", "errors", "fit_corrections", "fit_rules"), "fitting"),
     **dict.fromkeys(("seconds", "sheet_seconds"), "roofline"),
