@@ -101,6 +101,7 @@ class Device(ABC):
     modelled: bool = False  # its times are predicted
     origin: str = ""  # the word for its figures, where neither «measured» nor «modelled» is it
     is_one_process: bool = False  # plays several cards by itself: no ranks are started for it
+    learns: bool = False  # one step of the warm-up goes through learn()
     lasts_a_session: bool = False  # it has something to say, and to give back, when the session ends
     has_values: bool = True  # False: nothing is computed, so results can be neither compared nor learned from
     collectives: str = "gloo"  # the backend, in torch's words, that ranks on such devices talk by

@@ -50,7 +50,7 @@ def warm_up(
         run()
         device.wait()  # the CPU waits here: warm-up steps are timed one by one
         seconds.append(device.now() - before)
-        if len(seconds) == 1:
+        if len(seconds) == 1 and device.learns:
             device.learn(run)  # a second step: optimizers have made their state in the first
         if (now := device.state()) != state:
             state, settled_at = now, len(seconds)

@@ -42,6 +42,7 @@ class EmulatedDevice(CudaDevice):
 
     modelled = True
     origin = "emulated"
+    learns = True
     lasts_a_session = True
     has_values = False
     collectives = "gloo"  # there is no NCCL

@@ -28,7 +28,7 @@ class RankedDevice(Device):
         self.name = f"{device.name.partition(':')[0]}×{together.size}"
         self.is_accelerator = device.is_accelerator
         self.modelled, self.origin, self.has_values = device.modelled, device.origin, device.has_values
-        self.lasts_a_session = device.lasts_a_session
+        self.learns, self.lasts_a_session = device.learns, device.lasts_a_session
         self.min_seconds = device.min_seconds
         self.tolerances, self.compares_times = device.tolerances, device.compares_times
         self.clock_repeats = device.clock_repeats
