@@ -10,7 +10,7 @@ from perfsuite.errors import DeviceMissing
 from tests.emulated.runs import ROOT, run_pytest
 
 DEVICE = ("--perf", "--perf-device=emulated:a10")
-HEAD = "import ctypes, os, pytest, torch\npytestmark = [pytest.mark.gpu, pytest.mark.perf(min_time='1 s', max_time='1 s')]\n"
+HEAD = "import ctypes, os, pytest, signal, torch\npytestmark = [pytest.mark.gpu, pytest.mark.perf(min_time='1 s', max_time='1 s')]\n"
 FINE = """
 def test_fine(perf):
     weight = torch.ones(64, device=perf.device)
@@ -138,8 +138,9 @@ def test_a_killed_rank_is_named(tmp_path):
     text = """
 @pytest.mark.multi_gpu(n=2)
 def test_ranks(perf):
+    values = torch.ones(8, device=perf.device)
     if perf.rank == 1: os.kill(os.getpid(), 9)
-    perf(lambda: torch.ones(8, device=perf.device))
+    signal.pause()  # until it is stopped, lest it finds the other missing before the launcher does
 """
     ran = run(tmp_path, text, "--perf", "--perf-device=emulated:2xa10")
     assert 1 == ran.returncode, ran.stdout + ran.stderr

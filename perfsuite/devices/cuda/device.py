@@ -58,10 +58,18 @@ class MemoryBase:
 
 
 def _multiply_once(torch: Any, index: int) -> None:
-    """Use cuBLAS in this thread and in autograd's: each has a handle of its own."""
+    """Use cuBLAS and cuBLASLt in this thread and in autograd's: each has handles of its own.
+
+    cuBLASLt adds a bias, under checkpointing in autograd's thread too. In torch 2.9 it has a workspace apart.
+    """
+
+    def multiply(values: Any) -> Any:
+        return torch.addmm(values[0], values, values @ values)
+
     with torch.enable_grad():
         weight = torch.zeros(8, 8, device=f"cuda:{index}", requires_grad=True)
-        (weight @ weight).sum().backward()
+        weight.register_hook(multiply)
+        multiply(weight).sum().backward()
 
 
 class CudaWindow:
