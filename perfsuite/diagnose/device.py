@@ -9,6 +9,9 @@ from perfsuite.units import Unit, show
 _LAUNCH_BOUND, _TRANSFER_BOUND, _SYNC_BOUND, _HOST_WORK, _BUSY = 0.15, 0.10, 0.10, 0.20, 0.70
 _MEMORY_TIGHT = 0.90
 _UNDER_FILLED_BATCH = 16
+# Calling the next operator through a module or an optimizer takes some microseconds of Python; work of the
+# step's own, spread over its operators, takes longer.
+_PYTHON_PER_OPERATOR = 25e-6
 _LOOPED = 16  # if one line launches the same kernel this often in a step, the line is worth naming
 _LOOPED_SURELY = 50  # no network is that deep; fewer may be layers, and a small batch the likelier cause
 
@@ -51,9 +54,11 @@ def launch_bound(facts: Facts) -> Cause | None:
 
 def under_filled(facts: Facts) -> Cause | None:
     """Detect a batch that is too small for the device."""
-    share = facts.share("launch_gaps")
-    if share < _LAUNCH_BOUND or not is_small_batch(facts):
+    gaps, python = facts.share("launch_gaps"), _python_of_calls(facts)
+    if gaps < _LAUNCH_BOUND or not is_small_batch(facts):
         return None
+    share = gaps + python  # a larger batch pays both just once
+    calls = f", Python that calls operators {percent(python)}" if python >= MINOR else ""
     used = facts.number("used_share")
     filled = f"; {percent(used)} of the card's units are used" if "used_share" in facts.clues else ""
     memory = facts.reading.peak_memory_bytes
@@ -62,12 +67,19 @@ def under_filled(facts: Facts) -> Cause | None:
     return Cause(
         "under-filled",
         f"under-filled: {facts.batch:.0f} samples a step are too few for the device",
-        f"launch gaps {percent(share)}{filled}{room}",
+        f"launch gaps {percent(gaps)}{calls}{filled}{room}",
         f"Try batch_size={_next_batch(facts.batch)} (now {facts.batch:.0f}): it takes hardly longer",
         share,
         share="launch_gaps",
         explains=("kernels",),
     )
+
+
+def _python_of_calls(facts: Facts) -> float:
+    """Return the share of a CPU's step that is only Python on its way to the next operator, else 0."""
+    share, operators = facts.share("other"), facts.number("kernels_per_step")
+    is_short = operators > 0 and share * facts.step_seconds / operators < _PYTHON_PER_OPERATOR
+    return share if is_short and not facts.is_gpu else 0.0
 
 
 def _next_batch(batch: float) -> int:
@@ -145,6 +157,8 @@ def host_bound(facts: Facts) -> Cause | None:
     """Detect work of the step outside torch's operators."""
     share = facts.share("other")
     if share < _HOST_WORK or facts.is_gpu or "launch_gaps" not in facts.shares:
+        return None
+    if is_small_batch(facts) and _python_of_calls(facts):
         return None
     return Cause(
         "host-bound",

@@ -190,6 +190,19 @@ SHORT = {"kernel_seconds": 5e-6, "short_kernel_seconds": 1e-5, "kernels_per_step
         ({"allocator": 0.2, "kernels": 0.8}, {}, {}, "allocator-bound"),
         ({"other": 0.4, "launch_gaps": 0.0, "kernels": 0.6}, {}, {"device": "cpu"}, "host-bound"),
         ({"other": 0.4, "kernels": 0.6}, {}, {"device": "cpu"}, None),
+        # 4 ms of Python for a thousand operators only call them; for a hundred they are the step's own work.
+        (
+            {"other": 0.4, "launch_gaps": 0.2, "kernels": 0.4},
+            SHORT,
+            {"device": "cpu", "batch": 2},
+            "under-filled",
+        ),
+        (
+            {"other": 0.4, "launch_gaps": 0.2, "kernels": 0.4},
+            {**SHORT, "kernels_per_step": 100.0},
+            {"device": "cpu", "batch": 2},
+            "host-bound",
+        ),
         ({"kernels": 0.5, "optimizer": 0.2, "other": 0.3}, {}, {}, "compute-bound"),
         ({}, {}, {}, None),
     ],
