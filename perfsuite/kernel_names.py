@@ -45,4 +45,5 @@ def totals(launched: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     found: defaultdict[str, float] = defaultdict(float)
     for name, at in launched.items():
         found[short_name(name)] += sum(at.values())
-    return dict(sorted(found.items()))
+    # Means of a few steps do not add up exactly, and a stored 669.9999999999999 is 670.
+    return {name: round(count, 6) for name, count in sorted(found.items())}

@@ -53,3 +53,8 @@ def test_instances_of_a_template_are_one_kernel():
     assert {"gemm": 3.0, "k<MulFunctor>": 4.0} == totals(
         {wide: {"a": 1.0, "b": 2.0}, "gemm": {"a": 3.0}, narrow: {"b": 1.0}}
     )
+
+
+def test_means_of_steps_add_up_to_a_whole_number():
+    """Ten tenths are one launch a step, not 0.9999999999999999."""
+    assert {"k": 1.0} == totals({"k": {str(line): 0.1 for line in range(10)}})
