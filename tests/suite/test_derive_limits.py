@@ -145,6 +145,8 @@ def test_a_file_that_is_no_run_is_named(tmp_path):
     [
         ("Tesla T4", 15.6, "t4"),
         ("NVIDIA A10", 23.7, "a10"),
+        ("NVIDIA A100", 42.3, "a100-40"),
+        ("NVIDIA A100", 84.9, "a100-80"),
         ("NVIDIA A100-SXM4-40GB", 42.3, "a100-40"),
         ("NVIDIA A100-SXM4-80GB", 84.9, "a100-sxm"),
         ("NVIDIA A100 80GB PCIe", 84.9, "a100-80"),
