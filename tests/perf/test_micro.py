@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.perf(tolerance="100 %", memory_tolerance="100 %"),
     pytest.mark.benchmark(max_time=0.3, min_rounds=5, warmup="on", warmup_iterations=3),
 ]
+on_the_host = pytest.mark.perf(device="cpu")  # whatever card there is
 DETECTORS, BATCH = 100, 16
 
 
@@ -24,6 +25,7 @@ def windows():
     return prepared(detectors=DETECTORS).train
 
 
+@on_the_host
 @pytest.mark.parametrize("way", ["centralized", "by detector"])
 def test_collate(benchmark, windows, way):
     """Samples read one by one become a batch."""
@@ -36,6 +38,7 @@ def test_collate(benchmark, windows, way):
         assert (BATCH, 12, 1) == tuple(batch.features[windows.vdids[0]].shape)
 
 
+@on_the_host
 def test_window_gathering(benchmark, windows):
     """A batch of windows is copied in one pass."""
     batch = benchmark(windows.gather, np.arange(0, 10 * BATCH, 10))

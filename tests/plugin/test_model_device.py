@@ -179,3 +179,13 @@ def test_a_gpu_test_may_name_its_modelled_card(training, pytester):
     assert "modelled" in result.stdout.str()
     result = pytester.runpytest_inprocess("--perf", "--perf-device=cpu", "-rs")
     result.assert_outcomes(skipped=1)
+
+
+def test_the_benchmark_fixture_is_skipped_where_there_is_no_clock_for_it(training):
+    """The host's times would pass for the card's."""
+    test = "import pytest\n@pytest.mark.perf\ndef test_it(benchmark):\n    benchmark(sum, [1])\n"
+    (training.path / "test_it.py").write_text(test)
+    ran = training.run("--perf", "-rs")
+    ran.assert_outcomes(skipped=1)
+    told = "SKIPPED*model:a10 has no clock for the benchmark fixture; measure with perf(step)"
+    ran.stdout.fnmatch_lines([told])
