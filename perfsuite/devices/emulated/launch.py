@@ -13,7 +13,8 @@ from pathlib import Path
 from perfsuite.devices.emulated.library import build, preloads
 from perfsuite.devices.emulated.torch_build import TorchBuild
 from perfsuite.devices.model.cards import Card, find_card
-from perfsuite.devices.model.roofline import bandwidth_share
+from perfsuite.devices.model.rules import shipped_rules
+from perfsuite.devices.model.sustained import bandwidth_share
 from perfsuite.errors import DeviceMissing
 
 RUN = "PERFSUITE_EMULATED_RUN"  # the run's folder, read by the library
@@ -131,7 +132,7 @@ def describe(wanted: Wanted) -> str:
         "float64": card.peak("float64") / 1e9,
         "half": card.peak("float16") / 1e9,
         "tf32": card.peak("tf32") / 1e9,
-        "bytes_per_ns": card.bandwidth * bandwidth_share(card) / 1e9,
+        "bytes_per_ns": card.bandwidth * bandwidth_share(card, shipped_rules().sheet) / 1e9,
         "pinned_bytes_per_ns": card.pcie_bandwidth * _PINNED_SHARE / 1e9,
         "pageable_bytes_per_ns": card.pcie_bandwidth * _PAGEABLE_SHARE / 1e9,
         "kernel_ns": round(1e9 * card.kernel_seconds),

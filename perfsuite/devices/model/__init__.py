@@ -18,8 +18,11 @@ KIND = DeviceKind("model", ("model:CARD", "model:NxCARD@LINK"), _open, is_modell
 _HOMES = {
     **dict.fromkeys(("Card", "find_card", "find_cards", "load_cards"), "cards"),
     **dict.fromkeys(("calibrate_cpu", "events_of"), "calibrate"),
-    **dict.fromkeys(("Row", "errors", "fit_corrections", "fit_rules"), "fitting"),
-    **dict.fromkeys(("seconds", "sheet_seconds"), "roofline"),
+    **dict.fromkeys(("Row", "errors", "fit_corrections"), "fitting"),
+    **dict.fromkeys(("row_seconds", "seconds", "sheet_seconds"), "roofline"),
+    **dict.fromkeys(("ProductRule", "RowRule", "Rules", "SheetRule", "shipped_rules"), "rules"),
+    **dict.fromkeys(("Rates", "compute_share", "is_wide", "rates_of"), "sustained"),
+    "product_seconds": "products",
     "Timeline": "timeline",
 }
 __all__ = ["KIND", *_HOMES]  # noqa: PLE0604

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from perfsuite.devices.kernels import VIEW, Event, Kernel, Launch
 from perfsuite.devices.model import workloads
 from perfsuite.devices.model.cards import PROJECT_FILE, Card
 from perfsuite.devices.model.fitting import Row, fit_corrections
-from perfsuite.devices.model.roofline import RULES, product_class, seconds
+from perfsuite.devices.model.roofline import product_class, seconds, sheet_seconds
 from perfsuite.devices.model.timeline import VIEW_SHARE, Timeline
 from perfsuite.devices.model.watcher import Watcher
 from perfsuite.devices.model.window import ModelWindow
@@ -123,7 +124,7 @@ def calibrate_card(sheet: Card, name: str, device: Device) -> Card:
     is_emulated = device.modelled
     how = "predicted on an emulated card, not measured," if is_emulated else "measured"
     return replace(
-        fit_corrections(sheet, rows, RULES),
+        fit_corrections(sheet, rows, partial(sheet_seconds, card=sheet)),
         name=name,
         is_emulated=is_emulated,
         source=f"{sheet.source}; {how} by perfsuite calibrate, torch {torch.__version__}",

@@ -1,22 +1,25 @@
 """Predict a kernel's time on a card: tiles, waves and bandwidth, corrected if the card was measured."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from perfsuite.devices.kernels import Kernel, KernelKind
 from perfsuite.devices.model.cards import Card
+from perfsuite.devices.model.fitting import features
+from perfsuite.devices.model.products import corner, product_seconds
+from perfsuite.devices.model.rules import RowRule, Rules, shipped_rules
+from perfsuite.devices.model.sustained import Rates, rates_of
 from perfsuite.errors import DeviceMissing
 
-# Width and height of the tiles of matrix kernels, and how well each uses the card.
-_TILES = ((256, 128, 1.0), (128, 128, 1.0), (128, 96, 0.97), (128, 64, 0.92), (128, 32, 0.8),
-          (64, 64, 0.8), (64, 32, 0.62), (32, 32, 0.45))  # fmt: skip
-_PROLOGUE = 24  # loading and storing a tile takes the time of this many columns of k
 _SHARPNESS = 4.0  # of the roofline's corner
 _MOST_CORRECTION = 0.9  # in the exponent: a measured card may differ from its sheet by this much
 _THIN = 16  # a processor's products with a side no longer than this leave its vectors half empty
-_SMALLEST, _LARGEST = 64, 65_536  # the measured sizes; corrections are not extrapolated beyond
+_RESIDENT_BLOCKS = 2  # of an SM, each with a row of its own
+_NUMBER_BYTES = 4  # a row is kept in FP32, whatever the tensors hold
 
 
 # The operator whose curve stands for those of its kind that were not measured.
@@ -31,50 +34,7 @@ _TYPICAL = {
 }
 
 
-@dataclass(frozen=True)
-class SheetRules:
-    """The shares of a sheet that real cards sustain; fitted on measured cards (docs/modelled-gpu.md)."""
-
-    compute: Mapping[str, float]  # generation → share of the FLOP/s peak
-    bandwidth: Mapping[str, float]  # "hbm" of Volta and later, and "other" → share of the bandwidth
-    flops_per_watt: float  # sustained FP32 FLOP/s per watt at 12 to 16 nm
-
-
-# FLOP/s per watt by process, in nm, relative to 16 nm; only 16, 12 and 7 nm were measured, the others are
-# estimates.
-_PER_WATT = {16: 1.0, 12: 1.0, 8: 1.7, 7: 1.2, 5: 2.6, 4: 2.6}
-RULES = SheetRules({"pascal": 0.768, "later": 0.996}, {"hbm": 0.891, "other": 0.742}, 59.1e9)
-
-
-def generation_class(card: Card) -> str:
-    """Return the key of the FLOP/s share that a card's matrix kernels reach."""
-    return "pascal" if card.generation == "pascal" else "later"
-
-
-def bandwidth_class(card: Card) -> str:
-    """Return the key of the bandwidth share that a card's simple kernels reach."""
-    return "hbm" if card.memory_kind.startswith("hbm") and card.generation != "pascal" else "other"
-
-
-def compute_share(card: Card, rules: SheetRules = RULES) -> float:
-    """Return the share of the FP32 peak a card sustains: its kernels' best, or what its power allows."""
-    if card.compute_share is not None:
-        return card.compute_share
-    best = rules.compute[generation_class(card)]
-    if not card.watts:
-        return best
-    allowed = rules.flops_per_watt * _PER_WATT.get(card.process_nm, 1.0) * card.watts
-    return min(best, allowed / card.float32)
-
-
-def bandwidth_share(card: Card, rules: SheetRules = RULES) -> float:
-    """Return the share of the sheet's bandwidth that simple kernels reach."""
-    return (
-        card.bandwidth_share if card.bandwidth_share is not None else rules.bandwidth[bandwidth_class(card)]
-    )
-
-
-def seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
+def seconds(kernel: Kernel, card: Card, rules: Rules | None = None) -> float:
     """Return the seconds a kernel takes on a card, corrected if the card was measured."""
     if card.is_host:
         return _host_seconds(kernel, card)
@@ -120,75 +80,38 @@ def _along(curve: Sequence[tuple[float, float]], size: float) -> float:
     return curve[-1][1] * size / curve[-1][0]
 
 
-def sheet_seconds(kernel: Kernel, card: Card, rules: SheetRules = RULES) -> float:
+def sheet_seconds(kernel: Kernel, card: Card, rules: Rules | None = None) -> float:
     """Return the seconds expected from the sheet."""
-    moved = kernel.moved_bytes * _passes(kernel, card) / (card.bandwidth * bandwidth_share(card, rules))
-    least = card.kernel_seconds * kernel.commands
+    rules = rules or shipped_rules()
+    on = rates_of(card, rules.sheet, kernel.precision)
+    least = card.kernel_seconds * max(kernel.commands - 1, 0)  # the first one's is a part of its rule
     if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM):
-        return _corner(_tiled(kernel, card, rules), moved) + least
+        element_bytes = kernel.moved_bytes / max(_elements(kernel.problem), 1)
+        return float(product_seconds(kernel.problem, on, rules.products, element_bytes)) + least
     if kernel.kind in (KernelKind.CONVOLUTION, KernelKind.ATTENTION, KernelKind.RECURRENCE):
-        share = 0.6 * compute_share(card, rules)  # not measured: between good and poor products
-        return _corner(kernel.flops / (card.peak(kernel.precision) * share), moved) + least
-    return moved + least
+        compute = kernel.flops / (0.6 * on.flops)  # not measured: between good and poor products
+        return float(corner(compute, kernel.moved_bytes / on.simple_bandwidth, _SHARPNESS)) + least
+    return float(row_seconds(kernel.kind, kernel.moved_bytes, kernel.problem[2], on, rules.rows)) + least
 
 
-def _corner(compute: float, moved: float) -> float:
-    return float((compute**_SHARPNESS + moved**_SHARPNESS) ** (1 / _SHARPNESS))
+def _elements(problem: Sequence[int]) -> int:
+    batch, m, n, k = problem
+    return batch * (m * k + k * n + m * n)
 
 
-def _tiled(kernel: Kernel, card: Card, rules: SheetRules) -> float:
-    """Return the time of the best tiling: whole waves of whole tiles."""
-    batch, m, n, k = kernel.problem
-    rate = card.peak(kernel.precision) * compute_share(card, rules) / card.sms
-    work = 2.0 * (k + _PROLOGUE) / rate
-    best = math.inf
-    for long, short, quality in _TILES:
-        for height, width in ((long, short), (short, long)):
-            tiles = batch * -(-m // height) * -(-n // width)
-            best = min(best, -(-tiles // card.sms) * height * width / quality)
-    return best * work
+def row_seconds(kind: KernelKind, moved_bytes: Any, width: Any, on: Rates, rule: RowRule) -> Any:
+    """Return the seconds of a kernel by what it moves; `width` is that of a row, 0 without rows."""
+    return moved_bytes * passes(kind, width, on, rule) / on.simple_bandwidth + on.start_seconds
 
 
-def _passes(kernel: Kernel, card: Card) -> float:
+def passes(kind: KernelKind, width: Any, on: Rates, rule: RowRule) -> Any:
     """Return how often a row is fetched: more than once if the rows in flight do not fit into the cache."""
-    extra = {KernelKind.SOFTMAX: 1.0, KernelKind.LAYER_NORM: 0.5}.get(kernel.kind)
-    if extra is None or card.is_host:
+    if kind is KernelKind.SOFTMAX:
+        extra, low, high = rule.softmax_extra, rule.softmax_low, rule.softmax_high
+    elif kind is KernelKind.LAYER_NORM:
+        extra, low, high = rule.norm_extra, rule.norm_low, rule.norm_high
+    else:
         return 1.0
-    in_flight = 2 * card.sms * kernel.problem[2] * 4 / card.l2_bytes
-    low, high = (0.15, 0.6) if kernel.kind is KernelKind.SOFTMAX else (0.06, 0.25)
-    position = math.log(max(in_flight, 1e-9) / low) / math.log(high / low)
-    return 1.0 + extra * max(0.0, min(position, 1.0))
-
-
-def features(kernel: Kernel, card: Card) -> tuple[float, ...]:
-    """Return what a correction depends on: sizes, their products, alignment; clamped to what was measured."""
-    return (
-        product_features(kernel, card)
-        if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM)
-        else row_features(kernel)
-    )
-
-
-def row_features(kernel: Kernel) -> tuple[float, ...]:
-    """Return features of kernels that work on rows."""
-    size = math.log2(max(kernel.moved_bytes, 1)) / 5 - 5
-    width = math.log2(max(kernel.problem[2], 1)) / 5 - 2 if kernel.problem[2] else 0.0
-    return (1.0, max(-2.0, min(size, 2.0)), width, width * width)
-
-
-def product_features(kernel: Kernel, card: Card) -> tuple[float, ...]:
-    """Return features of matrix products."""
-    batch, *dims = kernel.problem
-    m, n, k = (min(max(size, _SMALLEST), _LARGEST) for size in dims)
-    work = math.log2(max(2.0 * batch * m * n * k / card.float32, 1e-6) / 1e-3) / 4
-    base = (
-        math.log2(batch) / 5 - 1 if batch > 1 else 0.0,
-        *(math.log2(size) / 5 - 2 for size in (m, n, k)),
-        work,
-    )
-    squares = [base[i] * base[j] for i in range(5) for j in range(i, 5)]
-    small = (64 / k, (64 / k) ** 2, 64 / m, 64 / n)
-    odd = [float(size % 8 != 0) for size in dims]
-    odd += [0.5 * (size % tile != 0) for tile in (64, 128) for size in dims[:2]] + [0.5 * (dims[2] % 32 != 0)]
-    thin = [float(min(dims[:2]) <= tile) for tile in (64, 96)]  # the large tiles do not fit
-    return (1.0, *base, *squares, *small, *odd, *thin, max(math.log2(n) - 12.5, 0.0))
+    in_flight = _RESIDENT_BLOCKS * on.sms * np.asarray(width, float) * _NUMBER_BYTES / on.l2_bytes
+    position = np.log(np.maximum(in_flight, 1e-9) / low) / np.log(max(high / low, 1.01))
+    return 1.0 + extra * np.clip(position, 0.0, 1.0)
