@@ -10,6 +10,7 @@ from pathlib import Path
 from benchmarks.modelled_gpu.fit import fit
 from benchmarks.modelled_gpu.tables import print_kernels, worst_errors
 from benchmarks.modelled_gpu.truth import all_groups
+from benchmarks.modelled_gpu.whole_models import compare, print_models
 from benchmarks.modelled_gpu.write import write_rules
 
 
@@ -24,6 +25,7 @@ def main() -> None:
         for card in sorted({group.card for group in groups})
     }
     print_kernels(groups, left_out)
+    print_models(list(compare(arguments.directory, left_out)))
     if arguments.write:
         write_rules(arguments.write, fit(groups), worst_errors(groups, left_out))
 

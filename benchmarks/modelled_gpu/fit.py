@@ -2,14 +2,24 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from benchmarks.modelled_gpu.truth import Group
-from perfsuite.devices.model import Card, ProductRule, RowRule, Rules, SheetRule, is_wide, load_cards
+from perfsuite.devices.model import (
+    Card,
+    ConvolutionRule,
+    ProductRule,
+    RecurrenceRule,
+    RowRule,
+    Rules,
+    SheetRule,
+    has_wide_sms,
+    load_cards,
+)
 
 _MOST_ROWS = 120  # of a group: more do not move the fit
 _ROUNDS = 10
@@ -18,13 +28,18 @@ _MOST_OFF = 0.6  # in the exponent: a row further off counts no more
 _LIMITED = 0.92  # of the best of its class: a card that reaches less is held back by its power
 CARDS = load_cards()
 # Where every search begins: round numbers, whatever cards it may see.
-FIRST_SHEET = SheetRule(1.0, 0.8, 0.9, 60e9, 70e9, 600e9, 0.85, 0.75)
+FIRST_SHEET = SheetRule(1.0, 0.8, 0.8, 0.9, 60e9, 70e9, 600e9, 0.85, 0.75)
 FIRST_PRODUCTS = ProductRule(
     0.9, 0.8, 0.5, 0.9, 0.8, 0.8, 10.0, 0.7, 8e-6, 4.0, 0.7, 12.5, 0.05, 0.3
 )  # fmt: skip
 FIRST_ROWS = RowRule(1.0, 0.15, 0.6, 0.5, 0.06, 0.25)
+FIRST_CONVOLUTIONS = ConvolutionRule(0.8, 0.7, 0.5, 0.7, 0.6, 0.8, 0.8, 0.8, 0.8, 1.1, 0.7, 2.0)
+FIRST_RECURRENCES = RecurrenceRule(20e-6, 20e-6, 0.9)
 FIRST_ALONE_SECONDS = 15e-6
 _AT_MOST_ONE = {"whole_waves"}
+OLD_LIBRARY = ("p100",)  # recurrent layers there are those of cuDNN 6
+TENSOR = "gemm, tensor cores"
+RECURRENCES = ("rnn", "gru", "lstm")
 PRODUCTS, ROWS = ("linear", "bmm", "gemm"), ("element-wise", "softmax", "layer norm")
 
 
@@ -67,19 +82,25 @@ class Fitted:
     rules: Rules
     alone_seconds: float  # what timing a call by itself adds
     shares: Mapping[str, float]  # card → share of its FP32 peak, for the cards of the fit
+    tensor_shares: Mapping[str, float] = field(default_factory=dict)  # the same of its tensor cores' peak
 
 
 def fit(groups: Sequence[Group]) -> Fitted:
     """Fit all rules to the cards of these groups, and to nothing else."""
     groups = [group.thinned(_MOST_ROWS) for group in groups]
     fitted = fit_products([group for group in groups if group.kind in PRODUCTS])
-    return fit_rows([group for group in groups if group.kind in ROWS], fitted)
+    fitted = fit_rows([group for group in groups if group.kind in ROWS], fitted)
+    fitted = fit_tensor_cores([group for group in groups if group.kind == TENSOR], fitted)
+    fitted = fit_section("convolutions", [g for g in groups if g.kind.startswith("convolution")], fitted)
+    layers = [group for group in groups if group.kind.startswith(RECURRENCES)]
+    newer = [group for group in layers if group.card not in OLD_LIBRARY]
+    return fit_section("recurrences", newer or layers, fitted)
 
 
 def fit_products(groups: Sequence[Group]) -> Fitted:
     """Fit the rule of products with a free share for each card, then what the shares follow from."""
     names = sorted({group.card for group in groups})
-    first = Rules(FIRST_SHEET, FIRST_PRODUCTS, FIRST_ROWS, {})
+    first = Rules(FIRST_SHEET, FIRST_PRODUCTS, FIRST_ROWS, FIRST_CONVOLUTIONS, FIRST_RECURRENCES, {})
     start = {
         **asdict(FIRST_PRODUCTS),
         "alone_seconds": FIRST_ALONE_SECONDS,
@@ -124,12 +145,50 @@ def fit_rows(groups: Sequence[Group], fitted: Fitted) -> Fitted:
     return replace(fitted, rules=parts(found))
 
 
+def fit_tensor_cores(groups: Sequence[Group], fitted: Fitted) -> Fitted:
+    """Fit what tensor cores sustain: the best card's share, and the power of the one that reaches less."""
+    shares: dict[str, float] = {}
+    for group in groups:
+
+        def loss(values: Mapping[str, float], group: Group = group) -> float:
+            return mean_loss(
+                [logs(group, replace(CARDS[group.card], compute_share=values["share"]), fitted.rules, 0.0)]
+            )
+
+        shares[group.card] = search(loss, {"share": 0.8})["share"]
+    if not shares:
+        return fitted
+    best = max(shares.values())
+    per_watt = {name: share * CARDS[name].float16 / CARDS[name].watts for name, share in shares.items()}
+    sheet = replace(fitted.rules.sheet, tensor_share=best, tensor_flops_per_watt=max(per_watt.values()))
+    return replace(fitted, rules=replace(fitted.rules, sheet=sheet), tensor_shares=shares)
+
+
+def fit_section(section: str, groups: Sequence[Group], fitted: Fitted) -> Fitted:
+    """Fit the constants of one rule; each card with the share of its peak that its products showed."""
+
+    def card(group: Group) -> Card:
+        shares = fitted.shares if group.precision == "float32" else fitted.tensor_shares
+        return replace(CARDS[group.card], compute_share=shares[group.card])
+
+    def loss(values: Mapping[str, float]) -> float:
+        rules = with_constants(fitted.rules, section, values)
+        return mean_loss([logs(g, card(g), rules, fitted.alone_seconds) for g in groups])
+
+    found = search(loss, asdict(getattr(fitted.rules, section)))
+    return replace(fitted, rules=with_constants(fitted.rules, section, found))
+
+
 def sheet_shares(
     shares: Mapping[str, float], groups: Sequence[Group], rules: Rules, alone: float
 ) -> dict[str, float]:
     """Return what cards of a class reach, and what their power allows where they reach less."""
-    wide = [share for name, share in shares.items() if is_wide(CARDS[name])]
-    narrow = {name: share for name, share in shares.items() if not is_wide(CARDS[name])}
+    wide = [share for name, share in shares.items() if has_wide_sms(CARDS[name])]
+    narrow = {
+        name: share
+        for name, share in shares.items()
+        if not has_wide_sms(CARDS[name]) and CARDS[name].generation != "pascal"
+    }
     per_watt = {name: share * CARDS[name].float32 / CARDS[name].watts for name, share in shares.items()}
     best = max(narrow.values())
     if not any(CARDS[name].process_nm > 7 and share >= best for name, share in narrow.items()):
@@ -142,6 +201,7 @@ def sheet_shares(
     return {
         "share": best,
         "wide_share": mean(wide),
+        "pascal_share": mean(share for name, share in shares.items() if CARDS[name].generation == "pascal"),
         "flops_per_watt": at_12nm,
         "flops_per_watt_7nm": max(at_7nm) if at_7nm else _between(per_watt, at_12nm),
     }

@@ -73,9 +73,7 @@ def kernel_rows(group: Group) -> list[Row]:
 
 def print_kernels(groups: Sequence[Group], left_out: Mapping[str, Fitted]) -> None:
     """Print the median absolute error of each kind on each card."""
-    print(
-        "| kernels | card | rows | plain roofline | fixed efficiencies | sheet, card left out | bias | calibrated |"
-    )
+    print("| kernels | card | rows | plain | fixed | card left out | bias | calibrated |")
     print("|---|---|---|---|---|---|---|---|")
     for group in sorted(groups, key=lambda group: (group.kind, group.card)):
         card, fitted = CARDS[group.card], left_out[group.card]

@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 
 from perfsuite.devices import KernelKind
-from perfsuite.devices.model import Card, Rules, load_cards, product_seconds, rates_of, row_seconds
+from perfsuite.devices.model import (
+    Card,
+    ConvolutionSizes,
+    RecurrenceSizes,
+    Rules,
+    convolution_seconds,
+    load_cards,
+    product_seconds,
+    rates_of,
+    recurrence_seconds,
+    row_seconds,
+)
 
 Predict = Callable[[Card, Rules, Any], Any]  # card, rules, columns → seconds
 _OTHER_TITLES = {"NVIDIA H100 80GB HBM3": "h100", "V100": "v100", "P100": "p100", "T4": "t4"}
@@ -104,19 +115,33 @@ def shape_of(line: dict[str, str]) -> dict[str, str]:
     return dict(pair.split("=") for pair in line["shape"].split())
 
 
+# P100's «fp16 inputs, fp32 math» is left out: torch does not compute so.
+_PRECISIONS = {"fp32": ("float32", 4, ""), "fp16 tensor cores": ("float16", 2, ", tensor cores")}
+
+
 def general_products(folder: Path) -> Iterator[Group]:
     """Yield DeepBench's products: narrow ones, long contractions, all layouts."""
     lines = [line for line in read(folder / "gpu_op_times" / "deepbench.csv") if line["op"] == "gemm"]
-    for (device, precision), chosen in grouped(lines, lambda line: (line["device"], line["precision"])):
-        if precision != "fp32":
+    for (device, name), chosen in grouped(lines, lambda line: (line["device"], line["precision"])):
+        if name not in _PRECISIONS:
             continue
+        precision, element_bytes, suffix = _PRECISIONS[name]
         sizes = columns([{**shape_of(line), "one": "1"} for line in chosen], "one m n k")
-        seconds = columns(chosen, "forward_ms")[0] / 1e3
-        yield Group("gemm", name_of(device), "DeepBench", sizes, *product_work(sizes), seconds, predict_gemm)
+        yield Group(
+            f"gemm{suffix}",
+            name_of(device),
+            "DeepBench",
+            sizes,
+            *product_work(sizes, element_bytes),
+            columns(chosen, "forward_ms")[0] / 1e3,
+            partial(predict_gemm, precision, element_bytes),
+            precision,
+        )
 
 
-def predict_gemm(card: Card, rules: Rules, sizes: Any) -> Any:
-    return product_seconds(sizes, rates_of(card, rules.sheet), rules.products, is_linear=False)
+def predict_gemm(precision: str, element_bytes: int, card: Card, rules: Rules, sizes: Any) -> Any:
+    on = rates_of(card, rules.sheet, precision)
+    return product_seconds(sizes, on, rules.products, element_bytes, is_linear=False)
 
 
 _SIMPLE = ("add", "addu", "mul", "mulu", "div", "divu", "pow", "powu", "relu", "tanh", "gelu")
@@ -151,6 +176,114 @@ def predict_rows(kind: KernelKind, card: Card, rules: Rules, sizes: Any) -> Any:
     return row_seconds(kind, moved_bytes, width, rates_of(card, rules.sheet), rules.rows)
 
 
+_WAYS = ("forward", "by input", "by weight")
+
+
+def convolutions(folder: Path) -> Iterator[Group]:
+    """Yield NeuSight's 3×3 convolutions, forward."""
+    lines = read(folder / "gpu_op_times" / "conv.csv")
+    for (device,), chosen in grouped(lines, lambda line: (line["device"],)):
+        images, into, out, kernel, size, stride, pad = columns(
+            chosen, "batch in_channels out_channels kernel input_size stride padding"
+        )
+        side = np.floor((size + 2 * pad - kernel) / stride) + 1
+        sizes = ConvolutionSizes(
+            *(images, into, out, size**2, side, side, kernel, kernel, stride**2, np.ones_like(side))
+        )
+        yield _convolution(name_of(device), "NeuSight", sizes, 0, columns(chosen, "latency_ms")[0] / 1e3)
+
+
+def general_convolutions(folder: Path) -> Iterator[Group]:
+    """Yield DeepBench's convolutions, forward and both gradients."""
+    lines = [line for line in read(folder / "gpu_op_times" / "deepbench.csv") if line["op"] == "conv"]
+    for (device, precision), chosen in grouped(lines, lambda line: (line["device"], line["precision"])):
+        if precision not in _PRECISIONS:
+            continue
+        w, h, into, images, out, r, s, pad_w, pad_h, stride_w, stride_h = columns(
+            [shape_of(line) for line in chosen], "w h c n k s r pad_w pad_h stride_w stride_h"
+        )
+        height, width = (h + 2 * pad_h - s) // stride_h + 1, (w + 2 * pad_w - r) // stride_w + 1
+        sizes = ConvolutionSizes(
+            *(images, into, out, w * h, height, width, s, r, stride_w * stride_h, np.ones_like(w))
+        )
+        for way, name in enumerate(("forward_ms", "backward_input_ms", "backward_weight_ms")):
+            known = np.array([line[name].replace(".", "").isdigit() for line in chosen])
+            seconds = columns([line for line, is_known in zip(chosen, known, strict=True) if is_known], name)[
+                0
+            ]
+            kept = ConvolutionSizes(*(size[known] for size in sizes))
+            yield _convolution(name_of(device), "DeepBench", kept, way, seconds / 1e3, precision)
+
+
+def _convolution(  # noqa: PLR0917
+    card: str, source: str, sizes: ConvolutionSizes, way: int, seconds: Any, precision: str = "fp32"
+) -> Group:
+    name, element_bytes, suffix = _PRECISIONS[precision]
+    return Group(
+        f"convolution {_WAYS[way]}{suffix}",
+        card,
+        source,
+        np.array(sizes),
+        sizes.flops,
+        element_bytes * sizes.elements,
+        seconds,
+        partial(predict_convolution, (way, name, source == "DeepBench")),
+        name,
+        is_alone=source == "NeuSight",
+    )
+
+
+def predict_convolution(call: tuple[int, str, bool], card: Card, rules: Rules, sizes: Any) -> Any:
+    way, precision, is_bare = call
+    on = rates_of(card, rules.sheet, precision)
+    return convolution_seconds(
+        *(ConvolutionSizes(*sizes), way, on, rules.products, rules.convolutions),
+        *(2 if precision == "float16" else 4, is_bare),
+    )
+
+
+_GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+
+
+def recurrences(folder: Path) -> Iterator[Group]:
+    """Yield DeepBench's recurrent layers, forward and both gradients."""
+    lines = [
+        line
+        for line in read(folder / "gpu_op_times" / "deepbench.csv")
+        if line["op"] in _GATES and not _is_wrong(line)
+    ]
+    for (device, precision, op), chosen in grouped(
+        lines, lambda line: (line["device"], line["precision"], line["op"])
+    ):
+        if precision != "fp32":
+            continue
+        steps, batch, hidden = columns([shape_of(line) for line in chosen], "steps batch hidden")
+        # DeepBench has cuDNN take the inputs as they are: no product for them.
+        sizes = RecurrenceSizes(steps, batch, 0 * hidden, hidden, np.full_like(hidden, _GATES[op]))
+        for way, name in enumerate(("forward_ms", "backward_input_ms", "backward_weight_ms")):
+            yield Group(
+                f"{op} {_WAYS[way]}",
+                name_of(device),
+                "DeepBench",
+                np.array(sizes),
+                sizes.flops,
+                4 * (sizes.weights * steps + 2 * steps * batch * hidden),  # weights are read in every step
+                columns(chosen, name)[0] / 1e3,
+                partial(predict_recurrence, way),
+            )
+
+
+def _is_wrong(line: dict[str, str]) -> bool:
+    """Tell what an old library does badly: cuDNN 6 takes up to four times as long for 32 rows as for 64."""
+    return line["device"] == "P100" and shape_of(line)["batch"] == "32"
+
+
+def predict_recurrence(way: int, card: Card, rules: Rules, sizes: Any) -> Any:
+    on = rates_of(card, rules.sheet)
+    return recurrence_seconds(RecurrenceSizes(*sizes), way, on, rules.products, rules.recurrences)
+
+
 def all_groups(folder: Path) -> list[Group]:
     """Return everything that was measured."""
-    return [*products(folder), *general_products(folder), *rows(folder)]
+    readers = (products, general_products, rows, convolutions, general_convolutions, recurrences)
+    return [group for reader in readers for group in reader(folder)]

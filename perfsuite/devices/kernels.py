@@ -34,12 +34,8 @@ class Kernel:
     written_bytes: int
     precision: str  # float32, tf32, float16, bfloat16, …
     launches: int = 1
-    problem: tuple[int, int, int, int] = (
-        1,
-        0,
-        0,
-        0,
-    )  # batch, m, n, k of a product; 1, rows, width, 0 of a row op
+    # batch, m, n, k of a product; 1, rows, width, 0 of a row op; others: devices/problems.py
+    problem: tuple[int, ...] = (1, 0, 0, 0)
     copies: int = 0  # within the card, beside its kernels or in their place
     scratch_bytes: int = 0  # memory it takes and returns itself
 

@@ -9,6 +9,7 @@ import torch
 
 from perfsuite.devices.kernels import Kernel, KernelKind
 from perfsuite.devices.launches import work_of
+from perfsuite.devices.problems import NO_PROBLEM, convolution_problem, recurrence_problem
 from perfsuite.devices.work import Call
 
 Unit = Literal["matmul", "conv", "rnn"]  # each has its own TF32 switch; cuDNN's are on by default
@@ -162,19 +163,21 @@ def kernel_of(
     precision = "tf32" if is_tf32 and precision == "float32" else precision
     work = work_of(Call(name, args, kwargs, outputs))
     launches = work.kernels
-    problem, flops = (1, 0, 0, 0), 0.0
+    problem, flops = NO_PROBLEM, 0.0
     if name in _PRODUCTS:
         problem = product(tuple(args[_PRODUCTS[name][0]].shape), tuple(args[_PRODUCTS[name][1]].shape))
         flops = 2.0 * math.prod(problem)
         kind = KernelKind.BMM if problem[0] > 1 else KernelKind.LINEAR
     elif kind is KernelKind.CONVOLUTION:
         flops = _convolution_flops(name, args, outputs)
+        problem = convolution_problem(name, args, outputs)
     elif kind is KernelKind.ATTENTION:
         flops = _attention_flops(name, args)
         batch, heads, rows, width = _attention_shape(name, args)
         problem = (batch * heads, rows, rows, width)
     elif kind is KernelKind.RECURRENCE:
         steps, flops = _recurrence(name, args)
+        problem = recurrence_problem(name, args)
         launches = 2 * steps + 1
     elif kind in (KernelKind.SOFTMAX, KernelKind.LAYER_NORM) and inputs[0].dim():
         width = max(int(inputs[0].shape[-1]), 1)

@@ -20,9 +20,22 @@ _HOMES = {
     **dict.fromkeys(("calibrate_cpu", "events_of"), "calibrate"),
     **dict.fromkeys(("Row", "errors", "fit_corrections"), "fitting"),
     **dict.fromkeys(("row_seconds", "seconds", "sheet_seconds"), "roofline"),
-    **dict.fromkeys(("ProductRule", "RowRule", "Rules", "SheetRule", "shipped_rules"), "rules"),
-    **dict.fromkeys(("Rates", "compute_share", "is_wide", "rates_of"), "sustained"),
+    **dict.fromkeys(
+        (
+            "ConvolutionRule",
+            "ProductRule",
+            "RecurrenceRule",
+            "RowRule",
+            "Rules",
+            "SheetRule",
+            "shipped_rules",
+        ),
+        "rules",
+    ),
+    **dict.fromkeys(("Rates", "compute_share", "has_wide_sms", "rates_of"), "sustained"),
     "product_seconds": "products",
+    **dict.fromkeys(("RecurrenceSizes", "recurrence_seconds"), "recurrences"),
+    **dict.fromkeys(("ConvolutionSizes", "convolution_seconds"), "convolutions"),
     "Timeline": "timeline",
 }
 __all__ = ["KIND", *_HOMES]  # noqa: PLE0604

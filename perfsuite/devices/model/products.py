@@ -31,6 +31,7 @@ _CHOICES = [
     for split in _SPLITS
 ]
 _HEIGHT, _WIDTH, _SPLIT = (np.array(column, float) for column in zip(*_CHOICES, strict=True))
+_PLAIN = (_SPLIT == 1) & (_HEIGHT == 128)
 _SHORT_SIDE, _LONG_SIDE = np.minimum(_HEIGHT, _WIDTH), np.maximum(_HEIGHT, _WIDTH)
 
 
@@ -41,22 +42,34 @@ def product_seconds(
 
     A batch of one may be a linear layer, both of whose matrices lie along the contraction.
     """
+    batch, m, n, k = (np.asarray(size, float) for size in problem)
+    compute = tiled_seconds(problem, on, rule)
+    if is_linear:
+        slope = rule.long_slope_pascal if on.is_pascal else rule.long_slope
+        doublings = np.maximum(np.log2(np.maximum(k, 1)) - rule.long_contraction, 0)
+        compute = compute * np.where(batch > 1, 1.0, 1 + slope * doublings)
+    moved = element_bytes * batch * (m * k + k * n + m * n) / (on.bandwidth * rule.bandwidth_share)
+    return corner(compute, moved, rule.sharpness) + on.start_seconds
+
+
+def tiled_seconds(
+    problem: Any, on: Rates, rule: ProductRule, quality: Any = 1.0, is_plain: bool = False
+) -> Any:
+    """Return the time the SMs compute, with the best of all tiles and splits; plain: large tiles, no split.
+
+    A kernel of lower quality leaves lanes idle, and so a card at its power limit can raise its clock.
+    """
     batch, m, n, k = (np.asarray(size, float)[..., None] for size in problem)
     tiles = batch * np.ceil(m / _HEIGHT) * np.ceil(n / _WIDTH) * _SPLIT
     waves = tiles / on.sms
     waves = rule.whole_waves * np.ceil(waves) + (1 - rule.whole_waves) * np.maximum(waves, 1)
     single, batched = _qualities(rule)
-    rate = on.flops / on.sms * np.where(batch > 1, batched, single)
+    rate = np.minimum(on.free_flops * np.asarray(quality, float)[..., None], on.flops) / on.sms
+    rate = rate * np.where(batch > 1, batched, single)
     seconds = waves * 2 * _HEIGHT * _WIDTH * (k / _SPLIT + rule.prologue) / rate
     added_bytes = (_SPLIT + 1) * batch * m * n * 4  # parts are kept in FP32
     seconds += np.where(_SPLIT > 1, rule.split_seconds + added_bytes / on.simple_bandwidth, 0.0)
-    compute = seconds.min(-1)
-    if is_linear:
-        slope = rule.long_slope_pascal if on.is_pascal else rule.long_slope
-        doublings = np.maximum(np.log2(np.maximum(k, 1)) - rule.long_contraction, 0)[..., 0]
-        compute = compute * np.where(batch[..., 0] > 1, 1.0, 1 + slope * doublings)
-    moved = (element_bytes * batch * (m * k + k * n + m * n))[..., 0] / (on.bandwidth * rule.bandwidth_share)
-    return corner(compute, moved, rule.sharpness) + on.start_seconds
+    return (seconds[..., _PLAIN] if is_plain else seconds).min(-1)
 
 
 def corner(compute: Any, moved: Any, sharpness: float) -> Any:

@@ -9,16 +9,20 @@ import numpy as np
 
 from perfsuite.devices.kernels import Kernel, KernelKind
 from perfsuite.devices.model.cards import Card
+from perfsuite.devices.model.convolutions import ConvolutionSizes, convolution_seconds
 from perfsuite.devices.model.fitting import features
 from perfsuite.devices.model.products import corner, product_seconds
+from perfsuite.devices.model.recurrences import RecurrenceSizes, recurrence_seconds
 from perfsuite.devices.model.rules import RowRule, Rules, shipped_rules
 from perfsuite.devices.model.sustained import Rates, rates_of
+from perfsuite.devices.problems import NO_PROBLEM, ways_of
 from perfsuite.errors import DeviceMissing
 
 _SHARPNESS = 4.0  # of the roofline's corner
 _MOST_CORRECTION = 0.9  # in the exponent: a measured card may differ from its sheet by this much
 _THIN = 16  # a processor's products with a side no longer than this leave its vectors half empty
 _RESIDENT_BLOCKS = 2  # of an SM, each with a row of its own
+_ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float64": 8}
 _NUMBER_BYTES = 4  # a row is kept in FP32, whatever the tensors hold
 
 
@@ -84,14 +88,51 @@ def sheet_seconds(kernel: Kernel, card: Card, rules: Rules | None = None) -> flo
     """Return the seconds expected from the sheet."""
     rules = rules or shipped_rules()
     on = rates_of(card, rules.sheet, kernel.precision)
-    least = card.kernel_seconds * max(kernel.commands - 1, 0)  # the first one's is a part of its rule
+    more = on.start_seconds * max(kernel.commands - 1, 0)  # the first one's start is a part of its rule
     if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM):
         element_bytes = kernel.moved_bytes / max(_elements(kernel.problem), 1)
-        return float(product_seconds(kernel.problem, on, rules.products, element_bytes)) + least
+        return float(product_seconds(kernel.problem, on, rules.products, element_bytes)) + more
+    if kernel.kind is KernelKind.CONVOLUTION and kernel.problem != NO_PROBLEM:
+        return _convolution(kernel, on, rules)
+    if kernel.kind is KernelKind.RECURRENCE and kernel.problem != NO_PROBLEM:
+        return _recurrence(kernel, on, rules)
     if kernel.kind in (KernelKind.CONVOLUTION, KernelKind.ATTENTION, KernelKind.RECURRENCE):
         compute = kernel.flops / (0.6 * on.flops)  # not measured: between good and poor products
-        return float(corner(compute, kernel.moved_bytes / on.simple_bandwidth, _SHARPNESS)) + least
-    return float(row_seconds(kernel.kind, kernel.moved_bytes, kernel.problem[2], on, rules.rows)) + least
+        return float(corner(compute, kernel.moved_bytes / on.simple_bandwidth, _SHARPNESS)) + more
+    return float(row_seconds(kernel.kind, kernel.moved_bytes, kernel.problem[2], on, rules.rows)) + more
+
+
+def _convolution(kernel: Kernel, on: Rates, rules: Rules) -> float:
+    *sizes, bits = kernel.problem
+    ways, element_bytes = ways_of(bits), _ELEMENT_BYTES.get(kernel.precision, 4)
+    more = on.start_seconds * max(kernel.commands - len(ways), 0)
+    return more + math.fsum(
+        float(
+            convolution_seconds(
+                *(ConvolutionSizes(*sizes), way, on, rules.products, rules.convolutions, element_bytes)
+            )
+        )
+        for way in ways
+    )
+
+
+def _recurrence(kernel: Kernel, on: Rates, rules: Rules) -> float:
+    """Return the seconds of all layers and directions, one after the other."""
+    steps, batch, inputs, later_inputs, hidden, gates, firsts, later, bits = kernel.problem
+    element_bytes = _ELEMENT_BYTES.get(kernel.precision, 4)
+    layers = [(inputs, firsts), (later_inputs, later)]
+    return math.fsum(
+        count
+        * float(
+            recurrence_seconds(
+                *(RecurrenceSizes(steps, batch, width, hidden, gates), way, on),
+                *(rules.products, rules.recurrences, element_bytes),
+            )
+        )
+        for width, count in layers
+        for way in ways_of(bits)
+        if count
+    )
 
 
 def _elements(problem: Sequence[int]) -> int:

@@ -23,7 +23,8 @@ class SheetRule(_Constants):
     """What cards sustain of their sheets."""
 
     share: float  # of the FP32 peak, where an SM has 64 lanes
-    wide_share: float  # where it has 128, or is a Pascal: shared memory cannot feed them all
+    wide_share: float  # where it has 128: shared memory cannot feed them all
+    pascal_share: float  # on Pascal, which has Maxwell's kernels
     tensor_share: float  # of the tensor cores' peak
     flops_per_watt: float  # FP32, at 12 and 16 nm
     flops_per_watt_7nm: float
@@ -65,12 +66,41 @@ class RowRule(_Constants):
 
 
 @dataclass(frozen=True)
+class ConvolutionRule(_Constants):
+    """Convolutions: what each way of cuDNN reaches of a product of the same sizes."""
+
+    direct: float
+    direct_by_input: float
+    direct_by_input_strided: float
+    direct_by_weight: float
+    fused_winograd: float
+    batched_winograd: float
+    transform_share: float  # of a simple kernel's bandwidth, by the transforms of the batched form
+    weight_share: float  # by those of the weights
+    bandwidth_share: float  # by the others
+    in_torch: float  # how much longer it takes than in DeepBench, which tries all ways
+    tensor: float  # of the direct ways, on tensor cores
+    depthwise_passes: float  # over the memory
+
+
+@dataclass(frozen=True)
+class RecurrenceRule(_Constants):
+    """Recurrent layers: what a time step costs beside its product."""
+
+    step_seconds: float  # gates, and what starts and ends a step
+    backward_step_seconds: float
+    by_weight: float  # what the products for the weights' gradients reach
+
+
+@dataclass(frozen=True)
 class Rules:
     """All rules, and the errors they had on cards that were left out of the fit."""
 
     sheet: SheetRule
     products: ProductRule
     rows: RowRule
+    convolutions: ConvolutionRule
+    recurrences: RecurrenceRule
     errors: Mapping[str, float]  # kind of kernel → median relative error on the worst card, left out
 
     @classmethod
@@ -80,6 +110,8 @@ class Rules:
             SheetRule.from_table(tables["sheet"]),
             ProductRule.from_table(tables["products"]),
             RowRule.from_table(tables["rows"]),
+            ConvolutionRule.from_table(tables["convolutions"]),
+            RecurrenceRule.from_table(tables["recurrences"]),
             dict(tables["errors"]),
         )
 
