@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -101,3 +101,6 @@ def worst_errors(groups: Sequence[Group], left_out: Mapping[str, Fitted]) -> dic
 def _medians(groups: Sequence[Group], left_out: Mapping[str, Fitted]) -> Iterator[tuple[str, float]]:
     for group in groups:
         yield group.kind, float(median(sheet_errors(group, left_out[group.card])))
+        if group.kind in _CALIBRATED:
+            draws = [median(calibrated_errors(group, left_out[group.card], seed)) for seed in range(5)]
+            yield f"{group.kind}, calibrated", float(mean(draws))

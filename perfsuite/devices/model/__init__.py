@@ -37,6 +37,7 @@ _HOMES = {
     **dict.fromkeys(("RecurrenceSizes", "recurrence_seconds"), "recurrences"),
     **dict.fromkeys(("ConvolutionSizes", "convolution_seconds"), "convolutions"),
     "Timeline": "timeline",
+    **dict.fromkeys(("combined_error", "kernel_error"), "uncertainty"),
 }
 __all__ = ["KIND", *_HOMES]  # noqa: PLE0604
 __getattr__ = lazy_names(__name__, _HOMES)

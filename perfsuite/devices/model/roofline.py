@@ -21,6 +21,12 @@ from perfsuite.errors import DeviceMissing
 _SHARPNESS = 4.0  # of the roofline's corner
 _MOST_CORRECTION = 0.9  # in the exponent: a measured card may differ from its sheet by this much
 _THIN = 16  # a processor's products with a side no longer than this leave its vectors half empty
+# Statistics, or the weights' gradients, take a pass of their own over what the other pass reads.
+_READ_AGAIN = {
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "native_group_norm"), 3 / 2),
+    **dict.fromkeys(("native_batch_norm_backward", "native_group_norm_backward"), 5 / 3),
+    **dict.fromkeys(("native_layer_norm_backward", "_fused_rms_norm_backward"), 5 / 3),
+}
 _RESIDENT_BLOCKS = 2  # of an SM, each with a row of its own
 _ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float64": 8}
 _NUMBER_BYTES = 4  # a row is kept in FP32, whatever the tensors hold
@@ -99,7 +105,8 @@ def sheet_seconds(kernel: Kernel, card: Card, rules: Rules | None = None) -> flo
     if kernel.kind in (KernelKind.CONVOLUTION, KernelKind.ATTENTION, KernelKind.RECURRENCE):
         compute = kernel.flops / (0.6 * on.flops)  # not measured: between good and poor products
         return float(corner(compute, kernel.moved_bytes / on.simple_bandwidth, _SHARPNESS)) + more
-    return float(row_seconds(kernel.kind, kernel.moved_bytes, kernel.problem[2], on, rules.rows)) + more
+    moved = kernel.moved_bytes * _READ_AGAIN.get(kernel.op, 1.0)
+    return float(row_seconds(kernel.kind, moved, kernel.problem[2], on, rules.rows)) + more
 
 
 def _convolution(kernel: Kernel, on: Rates, rules: Rules) -> float:

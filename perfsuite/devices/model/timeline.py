@@ -4,10 +4,12 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from perfsuite.devices.kernels import REDUCED, VIEW, Copy, Event, HostWork, Kernel, Launch, Reduce, Sync
 from perfsuite.devices.model.cards import Card
 from perfsuite.devices.model.roofline import seconds
+from perfsuite.devices.model.uncertainty import combined_error
 
 _QUEUE = 1024  # launches the driver queues before the host must wait for the device
 _PINNED_SHARE, _PAGEABLE_SHARE = 0.85, 0.45  # of the bus: a pageable copy goes through a staging buffer
@@ -28,6 +30,7 @@ class Played:
     wait_seconds: float  # the host blocked in the loader
     collective_seconds: float = 0.0  # the link was in use
     exposed_seconds: float = 0.0  # of these, the device could do nothing else
+    relative_error: float | None = None  # of the predicted time, by what its rules miss on unknown cards
 
     @property
     def seconds(self) -> float:
@@ -46,7 +49,8 @@ class Timeline:
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        self._known: dict[int, tuple[Kernel, float]] = {}  # by identity: hashing a kernel takes longer
+        # By identity, since hashing a kernel takes longer: kernel, seconds, launches.
+        self._known: dict[int, list[Any]] = {}
         self._host = self._device = self._bus = 0.0
         self._ready = 0.0  # the next kernel may not start earlier: a copy to the device is under way
         self._cause = "launch"  # why the device would be idle now
@@ -92,8 +96,9 @@ class Timeline:
         card = self._card
         known = self._known.get(id(kernel))
         if known is None:
-            known = self._known[id(kernel)] = (kernel, seconds(kernel, card))
+            known = self._known[id(kernel)] = [kernel, seconds(kernel, card), 0]
         kernel_seconds = known[1]
+        known[2] += 1
         self._host += card.dispatch_seconds
         if not card.is_host:
             self._host += card.launch_seconds * kernel.commands
@@ -140,6 +145,8 @@ class Timeline:
 
     def result(self) -> Played:
         """Return the result so far."""
+        spent = [(kernel, took * count) for kernel, took, count in self._known.values()]
+        idle = sum(self._gaps.values())
         return Played(
             tuple(self._steps),
             self._starts,
@@ -148,6 +155,7 @@ class Timeline:
             self._waited,
             self._sent_seconds,
             self._exposed,
+            combined_error(spent, self._card, idle),
         )
 
 
