@@ -156,6 +156,7 @@ def _watched_calls(device: Any) -> list[tuple[Kernel, Callable[[], Any]]]:
     """Return every call with the kernel that the model makes of it."""
     watched = []
     calls = [call for _, call in workloads.products(device)] + list(workloads.row_calls(device))
+    calls += workloads.dense_convolutions(device)
     for call in calls:
         kernels = kernels_of(call)
         if kernels:

@@ -217,4 +217,5 @@ def _reported(played: Played, watcher: Watcher) -> dict[str, float]:
     return {
         **{f"modelled_{cause}_gap_share": seconds / total for cause, seconds in played.gaps.items()},
         "operators_without_rule": float(len(watcher.by_bytes)),
+        **({} if played.relative_error is None else {"modelled_step_error": played.relative_error}),
     }

@@ -16,6 +16,14 @@ PRODUCTS = (
     (4, 256, 512, 128), (8, 128, 128, 512), (4, 256, 32, 32), (4, 32, 32, 256), (128, 24, 24, 16),
 )  # fmt: skip
 _WIDTH = 128
+# images, channels, side, kernel and stride of convolutions over all channels
+_CONVOLUTIONS = (
+    (16, 64, 56, 3, 1),
+    (32, 256, 14, 3, 1),
+    (32, 256, 28, 1, 1),
+    (16, 128, 28, 3, 2),
+    (4, 512, 7, 3, 1),
+)
 
 
 def products(device: Any) -> Iterator[tuple[tuple[int, int, int, int], Call]]:
@@ -119,6 +127,18 @@ def _convolution(channels: int, rows: int, device: Any) -> Iterator[Call]:
     out = aten.convolution(x, weight, bias, *shape)
     yield lambda: aten.convolution(x, weight, bias, *shape)
     yield lambda: aten.convolution_backward(out, x, weight, [channels], *shape, [True, True, True])
+
+
+def dense_convolutions(device: Any) -> Iterator[Call]:
+    """Yield convolutions as in image models, forward and backward; a processor takes seconds for them."""
+    aten = torch.ops.aten
+    for images, channels, side, kernel, stride in _CONVOLUTIONS:
+        x = torch.rand(images, channels, side, side, device=device)
+        weight = torch.rand(channels, channels, kernel, kernel, device=device)
+        shape = ([stride] * 2, [kernel // 2] * 2, [1, 1], False, [0, 0], 1)
+        out = aten.convolution(x, weight, None, *shape)
+        yield partial(aten.convolution, x, weight, None, *shape)
+        yield partial(aten.convolution_backward, out, x, weight, None, *shape, [True, True, False])
 
 
 def training(device: Any, rows: int, width: int, steps: int) -> Call:

@@ -290,7 +290,7 @@ def test_nvlink_is_faster_than_pcie():
 def test_one_card_is_what_it_was(name):
     """No hook, no figure, no note about a ring."""
     reading = reading_on(name)
-    told = {"operators_without_rule", "h2d_copies", "d2h_copies"}
+    told = {"operators_without_rule", "h2d_copies", "d2h_copies", "modelled_step_error"}
     assert {f"modelled_{cause}_gap_share" for cause in CAUSES} | told == set(reading.reported)
     assert "model:a10" == reading.device
     assert not any("over" in note for note in reading.notes)
