@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -93,7 +94,11 @@ def _along(curve: Sequence[tuple[float, float]], size: float) -> float:
 def sheet_seconds(kernel: Kernel, card: Card, rules: Rules | None = None) -> float:
     """Return the seconds expected from the sheet."""
     rules = rules or shipped_rules()
-    on = rates_of(card, rules.sheet, kernel.precision)
+    return _by_rule(kernel, rates_of(card, rules.sheet, kernel.precision), rules)
+
+
+@lru_cache(maxsize=16_384)  # a tenth of a millisecond each, and a step is played several times
+def _by_rule(kernel: Kernel, on: Rates, rules: Rules) -> float:
     more = on.start_seconds * max(kernel.commands - 1, 0)  # the first one's start is a part of its rule
     if kernel.kind in (KernelKind.LINEAR, KernelKind.BMM):
         element_bytes = kernel.moved_bytes / max(_elements(kernel.problem), 1)

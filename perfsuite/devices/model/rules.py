@@ -92,7 +92,7 @@ class RecurrenceRule(_Constants):
     by_weight: float  # what the products for the weights' gradients reach
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # told apart by identity: predictions are cached by it
 class Rules:
     """All rules, and the errors they had on cards that were left out of the fit."""
 

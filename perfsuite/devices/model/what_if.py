@@ -123,7 +123,9 @@ def _kernel_clues(steps: Sequence[Sequence[Event]], card: Card, step_seconds: fl
     place, count = by_place.most_common(1)[0]
     repeated, repeated_count = launches.most_common(1)[0]
     work = sum(_ideal_seconds(launch.kernel, card) * times for launch, times in launches.items())
-    durations = [seconds(launch.kernel, card) for launch, times in launches.items() for _ in range(times)]
+    durations = [
+        took for launch, times in launches.items() for took in [seconds(launch.kernel, card)] * times
+    ]
     return {
         "kernels_per_step": sum(by_place.values()) / len(steps),
         "kernel_seconds": median(durations),
