@@ -13,7 +13,7 @@ from benchmarks.modelled_gpu.truth import Group
 from perfsuite.devices import Kernel, KernelKind
 from perfsuite.devices.model import Card, Row, fit_corrections, seconds, sheet_seconds
 
-_FIXED_COMPUTE, _FIXED_BANDWIDTH, _FIXED_SECONDS = 0.75, 0.8, 3.5e-6
+FIXED_COMPUTE, FIXED_BANDWIDTH, FIXED_SECONDS = 0.75, 0.8, 3.5e-6
 _CALIBRATED = {
     "linear": KernelKind.LINEAR,
     "bmm": KernelKind.BMM,
@@ -35,8 +35,8 @@ def plain_roofline(group: Group, card: Card) -> Any:
 
 def fixed_roofline(group: Group, card: Card) -> Any:
     """Return the same with the usual efficiencies and a launch."""
-    compute = group.flops / (_FIXED_COMPUTE * card.peak(group.precision))
-    return np.maximum(compute, group.moved_bytes / (_FIXED_BANDWIDTH * card.bandwidth)) + _FIXED_SECONDS
+    compute = group.flops / (FIXED_COMPUTE * card.peak(group.precision))
+    return np.maximum(compute, group.moved_bytes / (FIXED_BANDWIDTH * card.bandwidth)) + FIXED_SECONDS
 
 
 def sheet_errors(group: Group, fitted: Fitted) -> Any:

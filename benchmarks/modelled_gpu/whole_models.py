@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.modelled_gpu.fit import CARDS, Fitted
+from benchmarks.modelled_gpu.tables import FIXED_BANDWIDTH, FIXED_COMPUTE, FIXED_SECONDS
 from benchmarks.modelled_gpu.truth import name_of, read
 from perfsuite.devices import KernelKind
 from perfsuite.devices.model import Card, Rules, product_seconds, rates_of, row_seconds
@@ -54,6 +55,17 @@ class Kernels:
 
     def rows(self, kind: KernelKind, elements: float, tensors: float, width: int) -> None:
         self.moves.append((kind, _NUMBER_BYTES * elements * tensors, width))
+
+    def add(self, other: "Kernels") -> "Kernels":
+        return Kernels([*self.products, *other.products], [*self.moves, *other.moves])
+
+    def roofline_seconds(self, card: Card, compute: float, bandwidth: float, start_seconds: float) -> float:
+        """Return the larger of FLOPs and bytes of each, at these shares of the sheet."""
+        work = [(2.0 * b * m * n * k, b * (m * k + k * n + m * n)) for b, m, n, k in self.products]
+        times = [max(flops / compute / card.float32, _NUMBER_BYTES * size / bandwidth / card.bandwidth)
+                 for flops, size in work]  # fmt: skip
+        times += [size / bandwidth / card.bandwidth for _, size, _ in self.moves]
+        return sum(times) + start_seconds * len(times)
 
     def seconds(self, card: Card, rules: Rules) -> float:
         """Return how long they take one after the other."""
@@ -190,6 +202,8 @@ class Compared:
     mode: str
     seconds: float
     predicted: float
+    plain: float  # by a roofline of the sheet
+    fixed: float  # by one of fixed efficiencies
 
     @property
     def error(self) -> float:
@@ -205,10 +219,14 @@ def compare(folder: Path, left_out: Mapping[str, Fitted]) -> Iterator[Compared]:
             continue
         sequence, batch, is_training = int(line["sequence"]), int(line["batch"]), line["mode"] == "train"
         rules, card = left_out[name].rules, CARDS[name]
-        predicted = forward(shape, sequence, batch, is_training).seconds(card, rules)
+        kernels = forward(shape, sequence, batch, is_training)
         if is_training:
-            predicted += backward(shape, sequence, batch).seconds(card, rules)
-        yield Compared(name, line["model"], line["mode"], float(line["total_ms"]) / 1e3, predicted)
+            kernels = kernels.add(backward(shape, sequence, batch))
+        yield Compared(
+            *(name, line["model"], line["mode"], float(line["total_ms"]) / 1e3, kernels.seconds(card, rules)),
+            kernels.roofline_seconds(card, 1.0, 1.0, 0.0),
+            kernels.roofline_seconds(card, FIXED_COMPUTE, FIXED_BANDWIDTH, FIXED_SECONDS),
+        )
 
 
 def print_models(found: Sequence[Compared]) -> None:
@@ -217,7 +235,12 @@ def print_models(found: Sequence[Compared]) -> None:
     for entry in found:
         times = f"{1e3 * entry.seconds:.0f} ms | {1e3 * entry.predicted:.0f} ms | {100 * entry.error:+.1f} %"
         print(f"| {entry.card} | {entry.model} | {entry.mode} | {times} |")
+    print("\n| pass | rows | method | median | worst |\n|---|---|---|---|---|")
     for mode in ("inf", "train"):
-        errors = [abs(entry.error) for entry in found if entry.mode == mode]
-        middle, worst = 100 * median(errors), 100 * max(errors)
-        print(f"\n{mode}: median {middle:.1f} %, worst {worst:.1f} %, {len(errors)} rows")
+        chosen = [entry for entry in found if entry.mode == mode]
+        for method in ("plain", "fixed", "predicted"):
+            errors = [100 * abs(getattr(entry, method) / entry.seconds - 1) for entry in chosen]
+            print(f"| {mode} | {len(errors)} | {method} | {median(errors):.1f} % | {max(errors):.1f} % |")
+    print(
+        "\nPublished: NeuSight 2.3 % at best, Habitat 11.8 % (their own figures and rows)."
+    )

@@ -49,13 +49,22 @@ def recurrence_problem(name: str, args: Sequence[Any]) -> Problem:
     weights = [weight for weight in (args[1] if is_cudnn else args[1:3]) if weight.dim() > 1]
     sequence, states = args[0], args[4:5] if is_cudnn else args[5:6]
     rows = sequence.numel() // max(int(sequence.shape[-1]), 1)  # of all time steps, packed or not
-    # The state tells the batch, whether the sequence has it first or is packed.
+    # The state tells the batch, wherever the sequence has it; a packed one has a batch for each step.
     batch = max(int(states[0].shape[-2] if states else sequence.shape[-2]), 1)
+    packed = next((a for a in args[5:] if isinstance(a, list | tuple) and a and type(a[0]) is int), None)
+    if packed is not None:
+        batch = max(round(rows / len(packed)), 1)
     hidden = int(weights[1].shape[1])
     firsts = sum(int(weight.shape[1]) == int(sequence.shape[-1]) for weight in weights[::2])
     directions = min(max(firsts, 1), 2) if len(weights) > 2 else 1
     ways = 1 << BY_INPUT | 1 << BY_WEIGHT if "backward" in name else 1 << FORWARD
     return (
-        *(max(rows // batch, 1), batch, int(weights[0].shape[1]), int(weights[-2].shape[1]), hidden),
+        *(
+            len(packed) if packed else max(rows // batch, 1),
+            batch,
+            int(weights[0].shape[1]),
+            int(weights[-2].shape[1]),
+            hidden,
+        ),
         *(int(weights[1].shape[0]) // max(hidden, 1), directions, len(weights) // 2 - directions, ways),
     )

@@ -66,7 +66,7 @@ class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 operators.kernel_of(func, inputs, outputs, args, is_tf32=rule.is_tf32()), self._card
             )
         except (IndexError, TypeError, ValueError, AttributeError):
-            return 0.0  # an operator whose arguments no rule expects, such as cuDNN's RNN: the least is taken
+            return 0.0  # an operator whose arguments no rule expects: the least is taken
 
     def _share(self, took: float, launched: list[Key]) -> None:
         # A library's product is nearly all of its operator; other kernels of one operator share alike.

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfsuite.devices.kernels import KernelKind
 from perfsuite.devices.operators import kernel_of, tensors_of
-from perfsuite.devices.problems import BY_INPUT, BY_WEIGHT, FORWARD, ways_of
+from perfsuite.devices.problems import BY_INPUT, BY_WEIGHT, FORWARD, recurrence_problem, ways_of
 
 
 class Recorded(TorchDispatchMode):
@@ -66,8 +66,6 @@ def test_a_recurrent_layer():
 @pytest.mark.parametrize(("layers", "directions"), [(1, 1), (2, 1), (1, 2), (3, 2)])
 def test_cudnn_takes_all_layers_at_once(layers, directions):
     """The first layer has other inputs than the rest."""
-    from perfsuite.devices.problems import recurrence_problem
-
     weights = []
     for layer in range(layers):
         inputs = 10 if layer == 0 else 16 * directions
@@ -77,3 +75,27 @@ def test_cudnn_takes_all_layers_at_once(layers, directions):
     found = recurrence_problem("_cudnn_rnn", (torch.empty(3, 7, 10), weights, 4, None, state))
     later = 10 if layers == 1 else 16 * directions
     assert (7, 3, 10, later, 16, 3, directions, (layers - 1) * directions, 1 << FORWARD) == found
+
+
+def test_a_packed_sequence_has_as_many_steps_as_batches():
+    """Four sequences of 10, 8, 5 and 2 steps are 25 rows in 10 steps."""
+    weights = [torch.empty(shape) for shape in ((192, 32), (192, 48), (192,), (192,))]
+    sizes = [4, 4, 3, 3, 3, 2, 2, 2, 1, 1]
+    args = (
+        torch.empty(25, 32),
+        weights,
+        4,
+        None,
+        torch.empty(1, 4, 48),
+        None,
+        2,
+        48,
+        0,
+        1,
+        False,
+        0.0,
+        True,
+        False,
+    )
+    assert (10, 2) == recurrence_problem("_cudnn_rnn", (*args, sizes, None))[:2]
+    assert (10, 2) == recurrence_problem("_cudnn_rnn_backward", (*args, sizes, None, [True] * 4))[:2]
