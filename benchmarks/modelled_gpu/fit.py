@@ -22,15 +22,16 @@ from perfsuite.devices.model import (
 )
 
 _MOST_ROWS = 120  # of a group: more do not move the fit
-_ROUNDS = 10
+_ROUNDS = 16
 _FIRST_STEP, _GROW, _SHRINK = 0.15, 1.4, 0.5
+_LEAST_GAIN, _LAST_STEP = 1e-5, 0.005  # no better, and nowhere left to go
 _MOST_OFF = 0.6  # in the exponent: a row further off counts no more
 _LIMITED = 0.92  # of the best of its class: a card that reaches less is held back by its power
 CARDS = load_cards()
 # Where every search begins: round numbers, whatever cards it may see.
 FIRST_SHEET = SheetRule(1.0, 0.8, 0.8, 0.9, 60e9, 70e9, 600e9, 0.85, 0.75)
 FIRST_PRODUCTS = ProductRule(
-    0.9, 0.8, 0.5, 0.9, 0.8, 0.8, 10.0, 0.7, 8e-6, 4.0, 0.7, 12.5, 0.05, 0.3
+    0.9, 0.8, 0.5, 0.9, 0.8, 0.8, 10.0, 0.7, 4.0, 0.7, 12.5, 0.05, 0.3
 )  # fmt: skip
 FIRST_ROWS = RowRule(1.0, 0.15, 0.6, 0.5, 0.06, 0.25)
 FIRST_CONVOLUTIONS = ConvolutionRule(0.8, 0.7, 0.5, 0.7, 0.6, 0.8, 0.8, 0.8, 0.8, 1.1, 0.7, 2.0)
@@ -60,7 +61,7 @@ def search(
                     break
             else:
                 steps[name] *= _SHRINK
-        if before - best < 1e-5:
+        if before - best < _LEAST_GAIN and max(steps.values()) < _LAST_STEP:
             break
     return found
 

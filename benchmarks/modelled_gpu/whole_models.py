@@ -241,6 +241,4 @@ def print_models(found: Sequence[Compared]) -> None:
         for method in ("plain", "fixed", "predicted"):
             errors = [100 * abs(getattr(entry, method) / entry.seconds - 1) for entry in chosen]
             print(f"| {mode} | {len(errors)} | {method} | {median(errors):.1f} % | {max(errors):.1f} % |")
-    print(
-        "\nPublished: NeuSight 2.3 % at best, Habitat 11.8 % (their own figures and rows)."
-    )
+    print("\nPublished: NeuSight 2.3 % at best, Habitat 11.8 % (their own figures and rows).")

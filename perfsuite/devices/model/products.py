@@ -24,6 +24,7 @@ _SIDES = (
     (32, 16),
 )
 _SPLITS = (1, 2, 4, 8, 16, 32)
+_SPLIT_STARTS = 3  # in kernels' starts: what clearing, waiting for the last part and adding up takes
 _CHOICES = [
     (height, width, split)
     for long, short in _SIDES
@@ -68,7 +69,7 @@ def tiled_seconds(
     rate = rate * np.where(batch > 1, batched, single)
     seconds = waves * 2 * _HEIGHT * _WIDTH * (k / _SPLIT + rule.prologue) / rate
     added_bytes = (_SPLIT + 1) * batch * m * n * 4  # parts are kept in FP32
-    seconds += np.where(_SPLIT > 1, rule.split_seconds + added_bytes / on.simple_bandwidth, 0.0)
+    seconds += np.where(_SPLIT > 1, _SPLIT_STARTS * on.start_seconds + added_bytes / on.simple_bandwidth, 0.0)
     return (seconds[..., _PLAIN] if is_plain else seconds).min(-1)
 
 

@@ -45,7 +45,6 @@ class ProductRule(_Constants):
     batched_32: float
     prologue: float  # loading and storing a tile takes the time of this many steps along the contraction
     whole_waves: float  # 1: a started wave takes as long as a full one; 0: a part of it
-    split_seconds: float  # to add up the parts of a product whose contraction is split over SMs
     sharpness: float  # of the roofline's corner
     bandwidth_share: float  # of the bandwidth that products sustain
     long_contraction: float  # log2 of the length from which on rows lie too far apart for the TLB

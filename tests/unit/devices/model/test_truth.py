@@ -1,12 +1,14 @@
 """The rules against measured kernels: fitted without a card, they predict it as well as the document says."""
 
+import tomllib
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from statistics import mean, median
 
 import pytest
 
-from perfsuite.devices.model.rules import shipped_rules
+from perfsuite.devices.model.rules import Rules, shipped_rules
 
 DATA = Path(__file__).parents[4].parent / "shared" / "data"
 # The goals; what misses them has the figure that is reached.
@@ -43,11 +45,32 @@ def test_the_contraction_is_the_contraction():
     assert 4 * (32768 * 4096 + 4096 * 1024 + 32768 * 1024) == linear.moved_bytes[place]
 
 
+def test_what_a_fit_writes_is_what_perfsuite_reads(tmp_path):
+    """Constants to four digits, and the errors beside them."""
+    from benchmarks.modelled_gpu.fit import Fitted
+    from benchmarks.modelled_gpu.write import write_rules
+
+    shipped = shipped_rules()
+    write_rules(tmp_path / "rules.toml", Fitted(shipped, 0.0, {}), {"layer norm": 0.125})
+    read = Rules.from_tables(tomllib.loads((tmp_path / "rules.toml").read_text()))
+    assert {**asdict(shipped), "errors": {"layer norm": 0.125}} == asdict(read)
+
+
+def test_a_search_finds_the_least_and_respects_bounds():
+    """From far away, in both directions; a share of waves is no more than all."""
+    from benchmarks.modelled_gpu.fit import search
+
+    def loss(values):
+        return abs(values["a"] - 3.0) + abs(values["b"] - 0.02) * 50 + abs(values["whole_waves"] - 2.0)
+
+    found = search(loss, {"a": 1.0, "b": 0.1, "whole_waves": 0.5}, rounds=60)
+    assert {"a": 3.0, "b": 0.02} == pytest.approx({name: found[name] for name in "ab"}, rel=0.01)
+    assert 0.9 < found["whole_waves"] <= 1.0
+
+
 @pytest.mark.slow
 def test_the_shipped_constants_come_out_of_the_data():
     """Nobody edits them by hand."""
-    from dataclasses import asdict
-
     from benchmarks.modelled_gpu.fit import fit
 
     found = asdict(fit(groups()).rules)
