@@ -7,6 +7,7 @@ from typing import Any
 
 from perfsuite.metrics import INSPECTION, METRICS, Kind, Metric
 from perfsuite.noise import Spread
+from perfsuite.units import show
 
 # In the order they are shown. A device leaves out a share it cannot measure; the present ones add up to 1.
 SHARES: Mapping[str, str] = {
@@ -153,6 +154,11 @@ class Reading:
     def value(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is shown."""
         return self.figures.get(metric.name)
+
+    def shown(self, metric: Metric) -> str:
+        """Return the figure of a metric for people; a modelled step with how far it is typically off."""
+        text, error = show(self.value(metric), metric.unit), self.reported.get("modelled_step_error")
+        return f"{text} ±{100 * error:.0f} %" if error is not None and metric.name == "step_time" else text
 
     def judged(self, metric: Metric) -> float | None:
         """Return the figure of a metric as it is judged: the cautious end of its interval, if it has one."""

@@ -7,7 +7,6 @@ from perfsuite.records import Match, Outcome, Reading, Result
 from perfsuite.report.explanation import explain
 from perfsuite.report.messages import failure_text, invalid_text, undecided_text
 from perfsuite.report.terminal import against_baseline
-from perfsuite.units import show
 
 _MAX_LINES = 15  # of an annotation
 _MAX_ROWS = 200  # GitHub cuts a summary at 1 MiB
@@ -63,7 +62,7 @@ def _row(result: Result, reading: Reading) -> str:
     how = f" _{reading.how}_" if reading.modelled else ""
     cause = next((line for line in explain(reading) if line.startswith("likely cause: ")), "")
     title = cause.removeprefix("likely cause: ").split(" (")[0]
-    figure = f"{metric.label} {show(reading.value(metric), metric.unit)}{how}"
+    figure = f"{metric.label} {reading.shown(metric)}{how}"
     change = against_baseline(result, reading)
     cells = [_SIGNS[_word(result)], _code(name), _cell(figure), _cell(change), _cell(title)]
     return f"| {' | '.join(cells)} |"

@@ -103,7 +103,8 @@ def _order(change: str) -> str:
 def _cell(reading: Reading | None, column: str) -> str:
     metric = METRICS[column]
     value = reading.value(metric) if reading else None
-    return f'<td data-value="{"" if value is None else repr(value)}">{_e(show(value, metric.unit))}</td>'
+    text = reading.shown(metric) if reading else show(None, metric.unit)
+    return f'<td data-value="{"" if value is None else repr(value)}">{_e(text)}</td>'
 
 
 def _name(result: Result, reading: Reading | None) -> str:

@@ -27,7 +27,7 @@ class Column:
         """Return the figure of a reading, or whether it was measured or modelled."""
         if self.title == _HOW:
             return reading.how
-        return show(reading.value(self.metric), self.metric.unit) if self.metric else ""
+        return reading.shown(self.metric) if self.metric else ""
 
 
 def table(results: Sequence[Result], width: int, *, stored: Collection[str] = ()) -> list[Line]:

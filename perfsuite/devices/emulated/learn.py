@@ -11,8 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfsuite.devices import operators
 from perfsuite.devices.emulated.runtime import Call, Runtime
+from perfsuite.devices.kernels import Kernel
 from perfsuite.devices.model.cards import Card
 from perfsuite.devices.model.roofline import seconds
+from perfsuite.devices.model.uncertainty import combined_error
 from perfsuite.devices.operators import Rule, tensors_of
 
 _LAUNCHES = ("kernel", "library")
@@ -29,6 +31,7 @@ class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._launched: list[Key] = []
         self._launches = 0
         self.found: dict[Key, list[float]] = defaultdict(list)
+        self.spent: list[tuple[Kernel, float]] = []  # what operators take
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -62,11 +65,12 @@ class Lesson(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, rule: Rule, args: tuple[Any, ...], inputs: list[Any], outputs: list[Any]
     ) -> float:
         try:
-            return seconds(
-                operators.kernel_of(func, inputs, outputs, args, is_tf32=rule.is_tf32()), self._card
-            )
+            kernel = operators.kernel_of(func, inputs, outputs, args, is_tf32=rule.is_tf32())
+            took = seconds(kernel, self._card)
         except (IndexError, TypeError, ValueError, AttributeError):
             return 0.0  # an operator whose arguments no rule expects: the least is taken
+        self.spent.append((kernel, took))
+        return took
 
     def _share(self, took: float, launched: list[Key]) -> None:
         # A library's product is nearly all of its operator; other kernels of one operator share alike.
@@ -104,10 +108,12 @@ def predicted(lesson: Lesson, counts: Mapping[str, float], card: Card) -> dict[s
     kernels = lesson.kernel_seconds()
     on_card = kernels + counts.get("h2d_bytes", 0.0) / card.pcie_bandwidth
     on_host = counts.get("kernels", 0.0) * (card.dispatch_seconds + card.launch_seconds)
-    waiting = counts.get("syncs", 0.0) * card.sync_seconds
+    step = max(on_card, on_host) + counts.get("syncs", 0.0) * card.sync_seconds
+    error = combined_error(lesson.spent, card, max(step - kernels, 0.0))
     return {
         "predicted_kernel_seconds": kernels,
-        "predicted_step_seconds": max(on_card, on_host) + waiting,
+        "predicted_step_seconds": step,
+        **({} if error is None else {"predicted_step_error": error}),
     }
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -111,8 +111,19 @@ class ModelMeasurer:
             ratio = slow.step_seconds / fast.step_seconds
         return replace(
             fast.with_figures(speedup=ratio),
+            notes=(*fast.notes, *_undecided(ratio, slow, fast)),
             intervals={} if ratio is None else {"speedup": (ratio, ratio)},
             without=replace(slow, name="without"),
+        )
+
+
+def _undecided(ratio: float | None, *arms: Reading) -> Iterator[str]:
+    """Yield a note if two predicted steps differ by less than each of them is typically off."""
+    errors = [error for arm in arms if (error := arm.reported.get("modelled_step_error")) is not None]
+    if ratio and errors and max(ratio, 1 / ratio) - 1 < max(errors):
+        yield (
+            f"speedup: which variant is faster is undecided, {ratio:.2f}× is less than the error "
+            f"of a predicted step (±{100 * max(errors):.0f} %)"
         )
 
 

@@ -176,6 +176,16 @@ def test_the_table_fits_the_terminal(width):
         assert figure in shown
 
 
+def test_a_predicted_step_is_shown_with_its_error():
+    """In the table and on the page; a measured one has none, other figures neither."""
+    modelled = replace(READING, modelled=True, reported={"modelled_step_error": 0.124})
+    step_time = METRICS["step_time"]
+    assert ["20 ms", "20 ms ±12 %"] == [reading.shown(step_time) for reading in (READING, modelled)]
+    assert "3,200" == modelled.shown(METRICS["samples_per_s"])
+    assert "20 ms ±12 %" in "\n".join(text for text, _ in terminal.table([result(reading=modelled)], 120))
+    assert "20 ms ±12 %" in render_page([result(reading=modelled)], {}, "now")
+
+
 def test_the_table_says_how_speed_moved_whatever_the_metric():
     """− is slower: a step time that doubled is −50 %."""
     slow = result(

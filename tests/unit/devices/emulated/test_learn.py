@@ -7,7 +7,9 @@ pytest.importorskip("torch", exc_type=ImportError)
 
 from perfsuite.devices.emulated.learn import Lesson, predicted
 from perfsuite.devices.emulated.runtime import Call
+from perfsuite.devices.kernels import Kernel, KernelKind
 from perfsuite.devices.model.cards import find_card
+from perfsuite.devices.model.uncertainty import kernel_error
 
 CARD = find_card("a10")  # 10 µs to dispatch and launch, 10 µs a sync, kernels of 3 µs at least, 31.5 GB/s
 SHAPE = (1, 1, 1, 32, 1, 1)
@@ -53,4 +55,17 @@ def test_launches_of_one_geometry_share_their_mean():
 def test_the_slower_of_card_and_host_decides(counts, expected):
     """Whatever this machine's processor is doing."""
     found = predicted(lesson_of(1e-3), counts, CARD)
-    assert {"predicted_kernel_seconds": 1e-3, "predicted_step_seconds": pytest.approx(expected)} == found
+    assert (1e-3, pytest.approx(expected)) == (
+        found["predicted_kernel_seconds"],
+        found["predicted_step_seconds"],
+    )
+
+
+def test_a_prediction_says_how_far_it_is_off():
+    """Kernels by the error of their rules; a step that waits for its host by what is assumed of hosts."""
+    lesson = lesson_of(1e-3)
+    kernel = Kernel("mm", KernelKind.LINEAR, 2.0 * 1024**3, 2**23, 2**22, "float32", 1, (1, *[1024] * 3))
+    lesson.spent.append((kernel, 1e-3))
+    busy, waiting = (predicted(lesson, {"kernels": count}, CARD) for count in (10, 100_000))
+    assert kernel_error(kernel, CARD) == pytest.approx(busy["predicted_step_error"])
+    assert 0.3 == pytest.approx(waiting["predicted_step_error"], abs=0.01)

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -343,6 +344,19 @@ def test_workers_that_start_at_every_epoch_make_it_swing(device):
     assert high > 0.9
     loader.persistent_workers = True
     assert swing(loader)[0] > 0.9
+
+
+def test_a_pair_that_differs_by_less_than_its_error_is_undecided(device):
+    """One launch more of a hundred is within what predictions of launches are off; twice as many are not."""
+    x, w = on_card(8, 8), on_card(8, 8)
+
+    def notes(count):
+        arms = (lambda: [x @ w for _ in range(count)], lambda: [x @ w for _ in range(100)])
+        return [note for note in model_pair(*arms, device, samples_per_step=1).notes if "undecided" in note]
+
+    (note,) = notes(101)
+    assert re.match(r"speedup: which variant is faster is undecided, 1\.0\d× is less .* \(±\d+ %\)", note)
+    assert [] == notes(200)
 
 
 def test_a_pair_is_a_ratio_of_predictions(device):
