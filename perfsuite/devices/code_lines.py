@@ -44,8 +44,10 @@ class Places:
 
     def __init__(self, root: Path) -> None:
         self._root = f"{root}/"
-        self._known: dict[tuple[CodeType, int], Place] = {}
-        self._ranks: dict[CodeType, int] = {}
+        # By identity: every operator looks at many frames, and hashing code takes a microsecond.
+        self._known: dict[tuple[int, int], Place] = {}
+        self._ranks: dict[int, int] = {}
+        self._codes: list[CodeType] = []  # kept, so that no other code gets the identity of one of them
         self._noted: dict[tuple[str, int], Place] = {}
         self._forward: dict[int, Place] = {}  # autograd's sequence number → where the forward operator was
 
@@ -55,12 +57,13 @@ class Places:
             frame: FrameType | None = sys._getframe(depth)
         except ValueError:  # a GPU's gradients run in a thread of autograd, with no Python frame below
             return UNKNOWN
-        outside = None
+        outside, ranks = None, self._ranks
         while frame is not None:
             code = frame.f_code
-            rank = self._ranks.get(code)
+            rank = ranks.get(id(code))
             if rank is None:
-                rank = self._ranks[code] = self._rank(code)
+                rank = ranks[id(code)] = self._rank(code)
+                self._codes.append(code)
             if rank == 2:
                 return self._place(frame)
             if rank == 1 and outside is None:
@@ -101,13 +104,13 @@ class Places:
 
     def _place(self, frame: FrameType) -> Place:
         code, line = frame.f_code, frame.f_lineno
-        place = self._known.get((code, line))
+        place = self._known.get((id(code), line))
         if place is None:
             path = code.co_filename.removeprefix(self._root)
             linecache.checkcache(code.co_filename)  # it may have been edited since another test read it
             text = linecache.getline(code.co_filename, line).strip()[:_MOST_TEXT]
             place = Place(f"{path} {code.co_name}: {text}", line)
-            self._known[code, line] = place
+            self._known[id(code), line] = place
         return place
 
 

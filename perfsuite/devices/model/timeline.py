@@ -49,7 +49,8 @@ class Timeline:
 
     def __init__(self, card: Card) -> None:
         self._card = card
-        # By identity, since hashing a kernel takes longer: kernel, seconds, launches.
+        self._dispatch_seconds, self._is_host = card.dispatch_seconds, card.is_host
+        # By identity, since hashing a kernel takes longer: kernel, seconds, launches, seconds of a launch.
         self._known: dict[int, list[Any]] = {}
         self._host = self._device = self._bus = 0.0
         self._ready = 0.0  # the next kernel may not start earlier: a copy to the device is under way
@@ -70,56 +71,63 @@ class Timeline:
             self._waited += ready - self._host
             if ready > self._host:
                 self._host, self._cause = ready, "data"
+        view_seconds = VIEW_SHARE * self._card.dispatch_seconds
         for event in events:
-            if isinstance(event, Launch):
+            if type(event) is Launch:
                 self._launch(event.kernel)
             elif event is VIEW:
-                self._host += VIEW_SHARE * self._card.dispatch_seconds
-            elif isinstance(event, Sync):
-                self._join()
-                self._host = max(self._host, self._device, self._ready) + self._card.sync_seconds
-                self._cause = "sync"
-            elif isinstance(event, Copy):
-                self._copy(event)
-            elif isinstance(event, HostWork):
-                self._host += self._card.dispatch_seconds + event.size_bytes / _HOST_BANDWIDTH
-            elif isinstance(event, Reduce):
-                # A bucket is full when the last kernel queued so far is done, and follows the bucket before.
-                self._link = max(self._host, self._device, self._link) + event.seconds
-                self._sent_seconds += event.seconds
-            elif event is REDUCED:
-                self._awaited = self._link
+                self._host += view_seconds
+            else:
+                self._play_other(event)
         self._join()
         self._steps.append(max(self._device, self._ready) if self._ends else self._host)
 
+    def _play_other(self, event: Event) -> None:
+        if isinstance(event, Sync):
+            self._join()
+            self._host = max(self._host, self._device, self._ready) + self._card.sync_seconds
+            self._cause = "sync"
+        elif isinstance(event, Copy):
+            self._copy(event)
+        elif isinstance(event, HostWork):
+            self._host += self._card.dispatch_seconds + event.size_bytes / _HOST_BANDWIDTH
+        elif isinstance(event, Reduce):
+            # A bucket is full when the last kernel queued so far is done, and follows the bucket before.
+            self._link = max(self._host, self._device, self._link) + event.seconds
+            self._sent_seconds += event.seconds
+        elif event is REDUCED:
+            self._awaited = self._link
+
     def _launch(self, kernel: Kernel) -> None:
-        card = self._card
+        # Called a million times for a large step: attributes are read once, and nothing is called twice.
         known = self._known.get(id(kernel))
         if known is None:
-            known = self._known[id(kernel)] = [kernel, seconds(kernel, card), 0]
-        kernel_seconds = known[1]
+            card = self._card
+            launch_seconds = 0.0 if card.is_host else card.launch_seconds * kernel.commands
+            known = self._known[id(kernel)] = [kernel, seconds(kernel, card), 0, launch_seconds]
         known[2] += 1
-        self._host += card.dispatch_seconds
-        if not card.is_host:
-            self._host += card.launch_seconds * kernel.commands
-            if len(self._queue) == _QUEUE:
-                self._host = max(self._host, self._queue[0])
+        host, device, queue = self._host + self._dispatch_seconds, self._device, self._queue
+        if not self._is_host:
+            host += known[3]
+            if len(queue) == _QUEUE and queue[0] > host:
+                host = queue[0]
         if self._awaited:
+            self._host = host
             self._join()
-        start = max(self._host, self._device, self._ready)
-        if start > self._device:
-            self._gaps[self._cause] += start - self._device
+        start = max(host, device, self._ready)
+        if start > device:
+            self._gaps[self._cause] += start - device
         self._cause = "launch"
-        end = start + kernel_seconds
-        if self._ends and self._ends[-1] >= start:
-            self._ends[-1] = end
+        end = start + known[1]
+        ends = self._ends
+        if ends and ends[-1] >= start:
+            ends[-1] = end
         else:
             self._starts.append(start)
-            self._ends.append(end)
+            ends.append(end)
         self._device = end
-        self._queue.append(end)
-        if card.is_host:
-            self._host = end
+        queue.append(end)
+        self._host = end if self._is_host else host
 
     def _join(self) -> None:
         """Hold the device until the last bucket has arrived; whatever else it waits for hides that."""
@@ -145,7 +153,7 @@ class Timeline:
 
     def result(self) -> Played:
         """Return the result so far."""
-        spent = [(kernel, took * count) for kernel, took, count in self._known.values()]
+        spent = [(kernel, took * count) for kernel, took, count, _ in self._known.values()]
         idle = sum(self._gaps.values())
         return Played(
             tuple(self._steps),

@@ -67,7 +67,8 @@ def _some(steps: Sequence[Sequence[Event]]) -> list[list[Event]]:
         if chosen and sum(map(len, chosen)) + len(events) > _MOST_EVENTS:
             break
         chosen.append(list(events))
-    return chosen
+    # Steps that are all alike need not be played ten times: two show how one follows another.
+    return chosen[:2] if all(events == chosen[0] for events in chosen[1:]) else chosen
 
 
 def _play(steps: Sequence[Sequence[Event]], card: Card) -> tuple[float, float]:
