@@ -57,18 +57,25 @@ def diagnoses(folder, device, only=""):
 
 @pytest.fixture(scope="module")
 def on_cpu(tmp_path_factory):
-    """Measure on a machine that others use too: what was misled is measured again, at most three times."""
+    """Measure on a machine that others use too: what was misled once must be right the next two times."""
     found = diagnoses(tmp_path_factory.mktemp("cpu"), "cpu")
-    for _ in range(3):
-        misled = [name for name, text in found.items() if not re.match(CAUSES[name], likely(text))]
-        if misled:
-            found |= diagnoses(tmp_path_factory.mktemp("again"), "cpu", " or ".join(misled))
+    misled = [name for name, text in found.items() if not is_named(name, text)]
+    if not misled:
+        return found
+    again = [diagnoses(tmp_path_factory.mktemp("again"), "cpu", " or ".join(misled)) for _ in range(2)]
+    for name in misled:
+        texts = [texts[name] for texts in again]
+        found[name] = next((text for text in texts if not is_named(name, text)), texts[0])
     return found
 
 
 @pytest.fixture(scope="module")
 def modelled(tmp_path_factory):
     return diagnoses(tmp_path_factory.mktemp("model"), "model:small")
+
+
+def is_named(planted, text):
+    return re.match(CAUSES[planted], likely(text)) is not None
 
 
 def likely(text):
@@ -79,14 +86,14 @@ def likely(text):
 @pytest.mark.parametrize("planted", [name for name in CAUSES if name not in NOT_ON_CPU])
 def test_the_planted_cause_is_named_on_the_cpu(on_cpu, planted):
     """The likely cause is the planted one."""
-    assert re.match(CAUSES[planted], likely(on_cpu[planted])), on_cpu[planted]
+    assert is_named(planted, on_cpu[planted]), on_cpu[planted]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("planted", CAUSES)
 def test_the_planted_cause_is_named_on_a_modelled_card(modelled, planted):
     """The same trainings on another device."""
-    assert re.match(CAUSES[planted], likely(modelled[planted])), modelled[planted]
+    assert is_named(planted, modelled[planted]), modelled[planted]
     assert "would go (predicted)" in modelled[planted]
 
 

@@ -227,6 +227,8 @@ TF32 = """
         return matrix @ matrix
     matrix = torch.ones(2048, 2048, device=perf.device)
     fast = perf.compare(without=lambda: product(False), with_=lambda: product(True))
+    # One large product and nothing else: the prediction is off as products are, and not as hosts (30 %).
+    assert 0.05 < fast.without.reported["predicted_step_error"] < 0.12
     slow, fast = (one.reported["predicted_step_seconds"] for one in (fast.without, fast))
     assert slow > 1.5 * fast
 """

@@ -122,7 +122,7 @@ def _undecided(ratio: float | None, *arms: Reading) -> Iterator[str]:
     errors = [error for arm in arms if (error := arm.reported.get("modelled_step_error")) is not None]
     if ratio and errors and max(ratio, 1 / ratio) - 1 < max(errors):
         yield (
-            f"speedup: which variant is faster is undecided, {ratio:.2f}× is less than the error "
+            f"speedup: which variant is faster is undecided, {ratio:.2f}× is within the error "
             f"of a predicted step (±{100 * max(errors):.0f} %)"
         )
 

@@ -83,3 +83,10 @@ def test_a_huge_step_is_split_by_its_gaps(monkeypatch):
 def test_nothing_to_play_gives_no_shares():
     """A step without events has no shares."""
     assert {} == what_if([[]], CARD).shares
+
+
+def test_what_happens_in_the_third_step_has_its_share():
+    """Steps that are alike are played twice; one that differs must not be left out."""
+    waiting = what_if([[BIG], [BIG], [BIG, SYNC, BIG]], CARD)
+    assert waiting.clues["syncs"] == pytest.approx(1 / 3)
+    assert 0 < waiting.shares["sync_waits"]
