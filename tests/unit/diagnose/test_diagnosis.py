@@ -212,6 +212,14 @@ def test_each_rule_speaks_from_its_threshold_on(shares, clues, figures, expected
     assert expected == cause(shares, clues, **figures)
 
 
+def test_python_that_only_calls_operators_counts_as_under_filled_and_as_nothing_else():
+    """Both parts of the time belong to the one cause, whose evidence tells them apart."""
+    shares = {"other": 0.4, "launch_gaps": 0.2, "kernels": 0.4}
+    (only,) = diagnose(reading(shares, SHORT, device="cpu", batch=2)).causes
+    assert 0.6 == pytest.approx(only.weight)
+    assert only.evidence.startswith("launch gaps 20.0 %, Python that calls operators 40.0 %")
+
+
 def test_more_workers_than_help_come_before_what_they_cause():
     """Forty workers start slowly and starve at every epoch: their number is the cause."""
     clues = {"num_workers": 40.0, "cores": 20.0, "epoch_wait_share": 1.0, "epoch_steps": 10.0, "epochs": 3.0}

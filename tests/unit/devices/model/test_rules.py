@@ -92,3 +92,49 @@ def test_a_card_of_few_watts_sustains_less():
     rates = rates_of(t4, RULES.sheet)
     assert rates.free_flops > 1.5 * rates.flops
     assert compute_share(find_card("h100"), RULES.sheet) == RULES.sheet.wide_share
+
+
+def test_a_step_back_through_a_recurrence_costs_more_than_its_product():
+    """As many microseconds for each step as its rule says, whatever the sizes are."""
+    sizes = RecurrenceSizes(100, 16, 0, 512, 4)
+    free = dataclasses.replace(RULES.recurrences, backward_step_seconds=0.0)
+    took, bare = (
+        float(recurrence_seconds(sizes, BY_INPUT, V100, RULES.products, rule))
+        for rule in (RULES.recurrences, free)
+    )
+    assert 100 * RULES.recurrences.backward_step_seconds == pytest.approx(took - bare)
+
+
+def test_both_forms_of_winograd_are_tried():
+    """Each is taken where the other is made useless, and a direct convolution where both are."""
+
+    def seconds(**useless):
+        rule = dataclasses.replace(RULES.convolutions, **useless)
+        sizes = ConvolutionSizes(32, 256, 256, 28 * 28, 28, 28, 3, 3, 1, 1)
+        return float(convolution_seconds(sizes, FORWARD, V100, RULES.products, rule))
+
+    neither = seconds(fused_winograd=1e-6, batched_winograd=1e-6)
+    assert seconds(fused_winograd=1e-6) < neither
+    assert seconds(batched_winograd=1e-6) < neither
+
+
+def test_a_depthwise_convolution_moves_memory():
+    """It multiplies next to nothing: twice the taps take no longer but for their weights."""
+
+    def seconds(kernel):
+        sizes = ConvolutionSizes(32, 256, 256, 28 * 28, 28, 28, kernel, kernel, 1, 256)
+        return float(convolution_seconds(sizes, FORWARD, V100, RULES.products, RULES.convolutions))
+
+    assert seconds(7) < 1.01 * seconds(3)
+
+
+def test_batch_norm_reads_its_input_once_more_than_a_copy():
+    """For the statistics; its gradient for those of the weights."""
+    card = find_card("v100")
+
+    def seconds(op):
+        kernel = Kernel(op, KernelKind.ELEMENTWISE, 0.0, 2**28, 2**28, "float32")
+        return sheet_seconds(kernel, card)
+
+    assert 1.5 == pytest.approx(seconds("native_batch_norm") / seconds("clone"), rel=0.02)
+    assert 5 / 3 == pytest.approx(seconds("native_batch_norm_backward") / seconds("clone"), rel=0.02)
