@@ -193,6 +193,11 @@ def product(left: Shape, right: Shape) -> tuple[int, int, int, int]:
     return (int(batch), int(left[-2]), int(right[-1]), int(left[-1]))
 
 
+def is_product(name: str) -> bool:
+    """Return whether an operator multiplies matrices or convolves."""
+    return name in _PRODUCTS or "convolution" in name
+
+
 def kind_of(name: str) -> KernelKind:
     """Return the cost rule of an operator by its name."""
     if name in _PRODUCTS:

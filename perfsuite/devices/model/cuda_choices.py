@@ -44,7 +44,7 @@ def cuda_choices(is_resident: IsResident) -> Iterator[None]:
             library.impl("dropout", choices.dropout, key)
             library.impl("rms_norm", choices.rms_norm, key)
             library.impl("scaled_dot_product_attention", choices.attention, key)
-        for name, kernel in _ON_THE_CPU.items():
+        for name, kernel in REPLACED.items():
             library.impl(name, kernel, "CPU")
         for name in _IN_FLOAT32.split():
             library.impl(name, choices.in_float32(name), "AutocastCPU")
@@ -333,7 +333,7 @@ def _rms_norm_backward(  # noqa: PLR0917
     return of_input, summed.to(weight.dtype) if mask[1] and weight is not None else None
 
 
-_ON_THE_CPU: dict[str, Callable[..., Any]] = {
+REPLACED: dict[str, Callable[..., Any]] = {
     "_scaled_dot_product_efficient_attention": _efficient_forward,
     "_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "_scaled_dot_product_flash_attention": _flash_forward,

@@ -14,6 +14,7 @@ from perfsuite.devices.kernels import OptimizerMark
 from perfsuite.devices.model.allocator import WORKSPACE_BYTES, WORKSPACE_BYTES_BY_GENERATION
 from perfsuite.devices.model.cards import Card, Ring, find_cards
 from perfsuite.devices.model.cuda_choices import cuda_choices
+from perfsuite.devices.model.later import watch_unseen
 from perfsuite.devices.model.measurer import CountingDevice, ModelMeasurer
 from perfsuite.devices.model.memory import watch_optimizers
 from perfsuite.devices.model.placement import Placement
@@ -141,10 +142,13 @@ class ModelDevice(CountingDevice):
         self._open.enter_context(watch_optimizers(self.watcher.memory))
         self._open.enter_context(self._marked_optimizers(self.watcher))
         self._open.enter_context(as_on_cuda())
-        placement = Placement(self.watcher)
+        watcher = self.watcher
+        self._open.callback(watcher.later.end)
+        self._open.enter_context(watch_unseen(watcher.later, lambda: watcher.is_counting))
+        placement = Placement(watcher)  # after what it answers for has been replaced
         self._open.enter_context(cuda_choices(placement.is_resident))
         self._open.enter_context(placement)
-        self._open.enter_context(self.watcher)
+        self._open.enter_context(watcher)
 
     @staticmethod
     def _marked_optimizers(watcher: Watcher) -> contextlib.AbstractContextManager[None]:

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch.nn import Parameter
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -21,15 +20,14 @@ from perfsuite.devices.work import rounded
 
 _CUBLAS_THREADS = 2  # the user's and autograd's have a workspace each, taken before a test as on a card
 KINDS = ("parameters", "gradients", "optimizer", "activations", "other")
-_Description = tuple[Any, ...]
 
 
 class Block:
     """One allocation; its kind may become known only later."""
 
     __slots__ = (
-        *("filled_by", "saved_shapes", "is_dead", "kind", "piece", "pinned", "place", "reference"),
-        *("resident", "size", "stand_ins"),
+        *("filled_by", "is_dead", "kind", "piece", "pinned", "place", "reference"),
+        *("resident", "size"),
     )
 
     def __init__(self, size: int, resident: bool, kind: str, place: Place | None) -> None:
@@ -40,10 +38,8 @@ class Block:
         self.piece: Piece | None = None  # of a large one
         self.pinned = False
         self.filled_by: Any = None  # the launch of a number that waits for who uses it
-        self.saved_shapes = 0  # tensors saved for backward of which only the shape was kept
         self.is_dead = False
         self.reference: Any = None
-        self.stand_ins: list[Any] = []
 
 
 @dataclass(frozen=True)
@@ -97,32 +93,18 @@ class Memory:
         self._count(block, born=True)
         self._count(block, born=False)
 
-    def stand_in(self, storage: Any, block: Block) -> None:
-        """Let a storage stand for a block whose storage is gone; freeing it changes nothing."""
-        key = storage._cdata
-        self._blocks[key] = block
-        block.stand_ins.append(weakref.ref(storage, lambda _: self._forget(key, block)))
-
-    def _forget(self, key: int, block: Block) -> None:
-        if self._blocks.get(key) is block:
-            del self._blocks[key]
-
-    def hold(self, block: Block) -> None:
-        """Keep counting a block though its tensor may be freed: on a real card it would be held."""
-        block.saved_shapes += 1
-
-    def release(self, block: Block) -> None:
-        """Undo one `hold`."""
-        block.saved_shapes -= 1
-        if block.is_dead and block.saved_shapes == 0 and block.resident:
-            self._count(block, born=False)
+    def forget(self, storage: Any) -> None:
+        """Count a storage as freed that something outside the step still holds."""
+        block = self.block(storage)
+        if block is not None:
+            self._died(storage._cdata, block)
 
     def _died(self, key: int, block: Block) -> None:
         if self._blocks.get(key) is block:
             del self._blocks[key]
-        block.is_dead = True
-        if block.resident and block.saved_shapes == 0:
+        if block.resident and not block.is_dead:
             self._count(block, born=False)
+        block.is_dead = True
 
     def _count(self, block: Block, *, born: bool) -> None:
         if born:
@@ -206,109 +188,3 @@ def _set_kind(memory: Memory, tensor: Any, kind: str) -> bool:
     if block is not None:
         block.kind = kind
     return block is not None
-
-
-class ShapesOnly:
-    """Remember the shape of an operator's result and return uninitialized memory of it the next time."""
-
-    def __init__(self) -> None:
-        self._known: dict[Any, list[_Description] | None] = {}
-
-    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the operator's result, or memory of that shape."""
-        if func._schema.is_mutable:
-            return self._in_place(func, args, kwargs)
-        key = (func, *map(_described, args), *((name, _described(value)) for name, value in kwargs.items()))
-        if key in self._known:
-            known = self._known[key]
-            return func(*args, **kwargs) if known is None else _empty_result(known)
-        result = func(*args, **kwargs)
-        self._known[key] = _outcome(result)
-        return result
-
-    def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return the tensor unchanged if it is all that the operator returns."""
-        is_plain = func.overloadpacket.__name__.endswith("_") and len(func._schema.returns) == 1
-        return args[0] if is_plain and isinstance(args[0], torch.Tensor) else func(*args, **kwargs)
-
-
-def _described(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return (value.shape, value.stride(), value.dtype, value.requires_grad)
-    return tuple(map(_described, value)) if isinstance(value, list | tuple) else value
-
-
-def _outcome(result: Any) -> list[_Description] | None:
-    """Describe a result that consists of tensors; None for any other."""
-    if isinstance(result, torch.Tensor):
-        return [(result.shape, result.stride(), result.dtype)]
-    if not isinstance(result, tuple) or not all(
-        part is None or isinstance(part, torch.Tensor) for part in result
-    ):
-        return None
-    return [() if part is None else (part.shape, part.stride(), part.dtype) for part in result] + [("tuple",)]
-
-
-def _empty_result(known: list[_Description]) -> Any:
-    parts = [
-        torch.empty_strided(entry[0], entry[1], dtype=entry[2]) if len(entry) == 3 else None
-        for entry in known
-    ]
-    return tuple(parts[:-1]) if known[-1] == ("tuple",) else parts[0]
-
-
-class SavedShape:
-    """A tensor saved for backward of which only shape, stride and type were kept."""
-
-    __slots__ = ("_block", "_memory", "dtype", "shape", "stride")
-
-    def __init__(self, tensor: Any, block: Block, memory: Memory) -> None:
-        self.shape, self.stride, self.dtype = tensor.shape, tensor.stride(), tensor.dtype
-        self._block, self._memory = block, memory
-        memory.hold(block)
-
-    def stand_in(self) -> Any:
-        """Return memory of the same shape, counted as the block it stands for."""
-        with torch._C._DisableTorchDispatch():  # this allocation is not the step's
-            tensor = torch.empty_strided(self.shape, self.stride, dtype=self.dtype)
-            if not tensor.is_floating_point():
-                tensor.zero_()  # uninitialized values used as an index could point anywhere
-        self._memory.stand_in(tensor.untyped_storage(), self._block)
-        return tensor
-
-    def __del__(self) -> None:
-        self._memory.release(self._block)
-
-
-class ShapeSaver:
-    """Replace the tensors that autograd saves by their shapes, once a step holds more than a budget."""
-
-    def __init__(self, memory: Memory, budget_bytes: int) -> None:
-        self._memory = memory
-        self.threshold_bytes = memory.live_bytes + budget_bytes
-        self.is_on = False
-        self.count = 0
-        self.shapes = ShapesOnly()
-
-    def begin(self) -> None:
-        """Keep only shapes from here to the end of the step."""
-        if not self.is_on:
-            torch._C._autograd._push_saved_tensors_default_hooks(self._pack, self._unpack)
-            self.is_on = True
-
-    def end(self) -> None:
-        """Save whole tensors again."""
-        if self.is_on:
-            torch._C._autograd._pop_saved_tensors_default_hooks()
-            self.is_on = False
-
-    def _pack(self, tensor: Any) -> Any:
-        block = self._memory.block(tensor.untyped_storage())
-        # Weights and inputs stay alive anyway and cost nothing to keep.
-        if block is None or block.kind != "activations":
-            return tensor
-        self.count += 1
-        return SavedShape(tensor, block, self._memory)
-
-    def _unpack(self, saved: Any) -> Any:
-        return saved.stand_in() if isinstance(saved, SavedShape) else saved

@@ -1,6 +1,5 @@
 """Watch every torch operator of a step on CPU tensors, and record what it would do on a GPU."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ from perfsuite.devices.index_launches import masks_in
 from perfsuite.devices.kernels import VIEW, Copy, Event, HostWork, Kernel, Launch, Sync
 from perfsuite.devices.launches import BY_ARGUMENTS
 from perfsuite.devices.model.allocator import WORKSPACE_BYTES
-from perfsuite.devices.model.memory import Block, Memory, ShapeSaver
+from perfsuite.devices.model.later import NOW, Later
+from perfsuite.devices.model.memory import Block, Memory
 from perfsuite.devices.operators import Rule, has_extent, sequence_number, tensors_of
 
 TARGET = torch.device("cpu", 0)  # a second name of the CPU: what is moved here is on the card
@@ -43,7 +43,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.is_user_factory = False  # the running factory was called by the user, who chose the device
         self.goes_to_host = False  # the running copy is an explicit one to the host
         self.has_residents = False
-        self.saver = ShapeSaver(self.memory, sys.maxsize)  # keeps only shapes once a step outgrows the host
+        self.later = Later(self.memory, self.is_on_card)
         self.by_bytes: set[str] = set()  # operators without a rule
         self.misplaced: dict[Place, int] = {}  # host tensors used as if they were on the device
         self._rules: dict[Any, Rule] = {}
@@ -63,19 +63,48 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator, then record it."""
         kwargs = kwargs or {}
         rule = self._rule(func)
-        if self.saver.is_on and not rule.is_view and torch._C._current_autograd_node() is not None:
-            result = self.saver.shapes.run(func, args, kwargs)
-        else:
-            if self._fresh_zeros is not None:
-                func, rule, args = self._in_place(func, rule, args)
-            result = func(*args, **kwargs)
-        if not rule.is_view:
-            self._record(func, rule, args, kwargs, result)
-        elif self.is_counting:
+        if rule.is_view:
+            return self._view(func, args, kwargs)
+        if self._fresh_zeros is not None:
+            func, rule, args = self._in_place(func, rule, args)
+        result = self._run(func, rule, args, kwargs)
+        self._record(func, rule, args, kwargs, result)
+        return result
+
+    def _view(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if self.is_counting:
             self.events.append(VIEW)
             if torch._C._current_autograd_node() is None:
                 self.places.note_forward(sequence_number(), self.places.here())
         return result
+
+    def _run(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Put an operator off whose results stay on the card, or compute it."""
+        if self.is_counting and self._stays(rule, args, kwargs):
+            result = self.later.put_off(func, rule, args, kwargs)
+            if result is not NOW:
+                return result
+        given, named = self.later.before(func, rule, args, kwargs)
+        result = func(*given, **named)
+        return args[0] if args and result is given[0] else result
+
+    def _stays(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether an operator runs on the card, and its results are not on the host."""
+        if self.goes_to_host:
+            return False
+        if kwargs and kwargs.get("device") == TARGET:
+            return True
+        inputs = tensors_of(args)
+        if not inputs:
+            is_internal = self.has_residents and not self.is_user_factory
+            return rule.is_factory and (self.all_resident or is_internal)
+        return any(self.is_on_card(tensor) for tensor in inputs)
+
+    def is_on_card(self, tensor: Any) -> bool:
+        """Return whether a tensor's memory is the card's."""
+        block = self.memory.block(tensor.untyped_storage())
+        return (block is not None and block.resident) or (self.all_resident and tensor.dim() > 0)
 
     def _rule(self, func: Any) -> Rule:
         rule = self._rules.get(func)
@@ -119,8 +148,6 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 found.filled_by = self._launch(self._kernel(func, rule, (args, kwargs), [], outputs), place)
             return
         if self.is_counting:
-            if self.memory.live_bytes > self.saver.threshold_bytes:
-                self.saver.begin()
             self._record_event(func, rule, (args, kwargs), inputs, outputs, resident=resident, place=place)
 
     def _place(self, node: Any) -> Place:
@@ -247,6 +274,7 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.events += (Copy("d2h", size, True, True, place), Sync(rule.name, place))
         if rule.has_kernel:
             kernel = self._kernel(func, rule, given, inputs, outputs)
+            self.later.note_flops(kernel.flops)
             if kernel.scratch_bytes:
                 self.memory.touch(kernel.scratch_bytes, place)
             self.events.append(self._launch(kernel, place) if kernel.commands else VIEW)

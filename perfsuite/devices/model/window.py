@@ -10,7 +10,7 @@ from perfsuite.devices.code_lines import Place, largest, per_step
 from perfsuite.devices.kernels import Copy, Event, Gradient, Launch, Sync
 from perfsuite.devices.model.cards import Card, Ring
 from perfsuite.devices.model.data_parallel import Exchange, exchange, seconds_in_all
-from perfsuite.devices.model.memory import Peak, ShapeSaver, classify_gradients, find_parameters
+from perfsuite.devices.model.memory import Peak, classify_gradients, find_parameters
 from perfsuite.devices.model.timeline import Played, Timeline, utilization_series
 from perfsuite.devices.model.watcher import Watcher
 from perfsuite.devices.model.what_if import resident_seconds, what_if
@@ -27,7 +27,6 @@ _KINDS = {
 _COUNTED = ("kernels", "syncs", "h2d_bytes", "d2h_bytes", "blocking_copies", "d2d_copies", "flops")
 _ENOUGH_LAUNCHES, _ENOUGH_FLOPS = 20_000, 1e11  # of a window: more steps would show nothing new
 _HUGE_LAUNCHES, _HUGE_FLOPS = 300_000, 2e12  # of a step: it is run only once
-_BUDGET_BYTES = 2**30  # of activations kept with their values on the host
 _SERIES_POINTS = 200
 _MOST_PLAYED = 300_000  # events: about a second
 
@@ -93,14 +92,13 @@ class ModelWindow:
         self._card = card
         self._ring = ring
         self.steps: list[list[Event]] = []
-        self._saver = ShapeSaver(watcher.memory, _BUDGET_BYTES)
         if not watcher.has_residents:
             watcher.all_resident = True
         self._parameters = find_parameters(watcher.memory)
         watched = () if ring is None else self._parameters
         self._end_gradients = watch_gradients(watched, self._note_gradient)
         watcher.events = []
-        watcher.saver = self._saver
+        watcher.later.let_go()
         watcher.memory.open()
         watcher.is_counting = True
 
@@ -112,7 +110,6 @@ class ModelWindow:
 
     def mark(self) -> None:
         """Record the end of a step."""
-        self._saver.end()
         events, self._watcher.events = self._watcher.events, []
         classify_gradients(self._watcher.memory, self._parameters)
         self._watcher.places.forget_forward()
@@ -121,7 +118,7 @@ class ModelWindow:
     def is_huge(self) -> bool:
         """Return whether a step is too large to run twice."""
         launches, flops = self._effort()
-        return bool(self._saver.count) or launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
+        return launches >= _HUGE_LAUNCHES or flops >= _HUGE_FLOPS
 
     def is_enough(self) -> bool:
         """Return whether further steps would only repeat what is known."""
@@ -186,7 +183,6 @@ class ModelWindow:
     def close(self) -> None:
         """Stop counting."""
         self._end_gradients()
-        self._saver.end()
         self._watcher.is_counting = False
         self._watcher.events = []
 
@@ -203,10 +199,8 @@ class ModelWindow:
                 f"{count} host tensor(s) were used as if they were on the card, first at {where}: "
                 "a real card would raise an error"
             )
-        if self._saver.count:
-            notes.append(
-                f"activations beyond {_BUDGET_BYTES // 2**30} GiB were kept as shapes: their values are lost"
-            )
+        if unknown := watcher.later.not_computed:
+            notes.append(f"{unknown} value(s) that steps read were too expensive to compute: taken as 0")
         if self._card.memory_bytes < watcher.memory.highest_bytes:
             notes.append(f"more than the {self._card.memory_bytes / 1e9:.0f} GB of the {self._card.title}")
         return tuple(notes)

@@ -14,7 +14,6 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from perfsuite.devices.model.cards import find_card
 from perfsuite.devices.model.device import ModelDevice
-from perfsuite.devices.model.window import ShapeSaver
 from tests.modelled import model_loop, model_pair, model_step
 
 ROOT = Path(__file__).parents[4]
@@ -288,23 +287,6 @@ def test_host_tensors_used_with_the_cards_are_noted(device):
     (note,) = model_step(lambda: x + y, device, 1).notes
     assert "as if they were on the card" in note
     assert f"{Path(__file__).name} <lambda>" in note
-
-
-def test_shapes_alone_count_the_same(device, monkeypatch):
-    """Activations that do not fit on the host are kept as shapes: the figures do not change."""
-    monkeypatch.setattr("perfsuite.devices.model.window._HUGE_LAUNCHES", 1)  # its first step too
-    whole = model_step(training(transformer, CARD)[0], device, 1)
-    device.begin_test()
-    monkeypatch.setattr("perfsuite.devices.model.window._BUDGET_BYTES", 100_000)
-    packed = []
-    pack = ShapeSaver._pack
-    monkeypatch.setattr(
-        ShapeSaver, "_pack", lambda self, tensor: packed.append(tensor.shape) or pack(self, tensor)
-    )
-    shapes = model_step(training(transformer, CARD)[0], device, 1)
-    assert len(packed) > 10
-    assert whole.counts == shapes.counts
-    assert whole.peak_memory_bytes == shapes.peak_memory_bytes
 
 
 def test_a_loop_moves_its_batches_and_waits_for_them(device):
