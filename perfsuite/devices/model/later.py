@@ -22,7 +22,7 @@ from perfsuite.devices.operators import Rule, tensors_of
 
 _PLAIN = frozenset({torch.Tensor, Parameter, torch.nn.Buffer})
 _LASTING = frozenset({"parameters", "gradients", "optimizer"})  # kinds of memory that outlive a step
-_MOST_OPERATORS = 30_000  # that are remembered: about 100 MB
+_MOST_OPERATORS = 60_000  # that are remembered: about 200 MB
 _MOST_INPUTS, _FEW_INPUTS = 500_000, 100  # of operators that are computed to answer one question
 _MOST_BYTES = 2**29  # of results that are there at a time because somebody asked
 _FEW_FLOPS, _FEW_BYTES = 1e6, 2**18  # what is so cheap is always computed
@@ -194,7 +194,10 @@ class Later:
             self._last.flops, self._last = flops, None
 
     def before(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """Compute what an operator needs that cannot wait; return its arguments, zeros if it is too much."""
+        """Compute what an operator needs that cannot wait, and return its arguments.
+
+        Where that is too much, weights are as they were, and what steps made is zero.
+        """
         traits = self.traits(func, rule)
         if not self._slots or traits.is_layout or rule.name in _VALUELESS:
             return args, kwargs
@@ -208,10 +211,13 @@ class Later:
         for slot in mutated:
             slot.lose()
 
-        def or_zeros(tensor: Any) -> Any:
-            return tensor_description(tensor).make().zero_() if self.is_waiting(tensor) else tensor
+        def or_substitute(tensor: Any) -> Any:
+            slot = self._known(tensor)
+            is_blank = slot is not None and slot.is_waiting and slot.is_made
+            return tensor_description(tensor).make().zero_() if is_blank else tensor
 
-        return mapped(or_zeros, args), {name: mapped(or_zeros, value) for name, value in kwargs.items()}
+        named = {name: mapped(or_substitute, value) for name, value in kwargs.items()}
+        return mapped(or_substitute, args), named
 
     def _known(self, tensor: Any) -> Slot | None:
         if type(tensor) not in _PLAIN or tensor.layout is not torch.strided:
@@ -232,9 +238,9 @@ class Later:
         try:
             needed.add(slots)
             needed.add(slot for read in mutated for reader in read.readers for slot in reader.writes())
+            operators = needed.in_order()
         except TooMuch:
             return False
-        operators = needed.in_order()
         run_all(operators)
         for operator in operators:
             self._spent_flops += operator.flops

@@ -161,7 +161,7 @@ class Needed:
     """The operators that values depend on, up to a limit of what they take."""
 
     def __init__(self, most: int, most_flops: float, most_bytes: float) -> None:
-        self._most, self._left_flops, self._left_bytes = most, most_flops, most_bytes
+        self._most, self._left_flops, self._most_bytes = most, most_flops, most_bytes
         self._found: set[Operator] = set()
 
     def add(self, slots: Iterable[Slot]) -> None:
@@ -179,13 +179,30 @@ class Needed:
         self._found.add(operator)
         self._most -= len(operator.reads)  # an optimizer's step has thousands
         self._left_flops -= operator.flops
-        self._left_bytes -= sum(view.slot.size_bytes for view in operator.made if view is not None)
-        if self._most < 0 or self._left_flops < 0 or self._left_bytes < 0:
+        if self._most < 0 or self._left_flops < 0:
             raise TooMuch
 
     def in_order(self) -> list[Operator]:
-        """Return them as they were called."""
-        return sorted(self._found, key=lambda operator: operator.number)
+        """Return them as they were called, unless their results need too much memory at a time."""
+        operators = sorted(self._found, key=lambda operator: operator.number)
+        if _peak_bytes(operators) > self._most_bytes:
+            raise TooMuch
+        return operators
+
+
+def _peak_bytes(operators: Sequence[Operator]) -> int:
+    """Return the most that results take at a time; those of dead tensors are freed after their last use."""
+    now, peak = 0, 0
+    ends: dict[int, int] = {}  # number of an operator → bytes that nobody needs after it
+    for operator in operators:
+        for slot in (view.slot for view in operator.made if view is not None):
+            now += slot.size_bytes
+            if slot.alive() is None:
+                last = max(user.number for user in (*slot.readers, *slot.writers))
+                ends[last] = ends.get(last, 0) + slot.size_bytes
+        peak = max(peak, now)
+        now -= ends.pop(operator.number, 0)
+    return peak
 
 
 def _writers(slot: Slot) -> list[Operator]:

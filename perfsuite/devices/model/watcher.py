@@ -1,5 +1,6 @@
 """Watch every torch operator of a step on CPU tensors, and record what it would do on a GPU."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from perfsuite.devices.operators import Rule, has_extent, sequence_number, tenso
 TARGET = torch.device("cpu", 0)  # a second name of the CPU: what is moved here is on the card
 
 _ZEROS = frozenset({"zeros", "new_zeros", "zeros_like"})
+_NOT_COMPUTED = (
+    "a value of counted steps was too expensive to compute (docs/modelled-gpu.md): weights are as before "
+    "them, what they made is zero; read it on a card, or let the test count fewer steps"
+)
 _aten: Any = torch.ops.aten
 # Gradients that torch writes in place, unless a mode like ours looks on.
 _IN_PLACE = {
@@ -85,7 +90,10 @@ class Watcher(TorchDispatchMode):  # type: ignore[no-untyped-call]
             result = self.later.put_off(func, rule, args, kwargs)
             if result is not NOW:
                 return result
+        before = self.later.not_computed
         given, named = self.later.before(func, rule, args, kwargs)
+        if self.later.not_computed > before and not self.is_counting:
+            warnings.warn(_NOT_COMPUTED, stacklevel=3)
         result = func(*given, **named)
         return args[0] if args and result is given[0] else result
 

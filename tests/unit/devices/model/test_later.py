@@ -259,6 +259,22 @@ def test_what_is_too_much_is_taken_as_zero_and_noted(device, monkeypatch):  # no
     assert any("taken as 0" in note for note in reading.notes)
 
 
+def test_memory_is_what_is_there_at_a_time(device, monkeypatch):  # noqa: F811
+    """Many steps make much that is freed again: that is computed; what is held at once is too much."""
+    monkeypatch.setattr(module, "_MOST_BYTES", 5 * 2**20)
+    x = torch.ones(2**18, device=CARD)  # 1 MiB
+
+    def run(is_held):
+        y, held = x, []
+        for _ in range(20):
+            y = y + 1
+            held += [y] * is_held
+        return y.sum().item()
+
+    assert {21.0 * 2**18} == set(read(device, lambda: run(False)))
+    assert {0.0} == set(read(device, lambda: run(True)))
+
+
 def test_what_is_cheap_is_right_after_what_was_not(device, monkeypatch):  # noqa: F811
     """A recurrence that asks in its first time step whether its state is zero goes on as on a card."""
     monkeypatch.setattr(module, "_MOST_BYTES", 1000)
@@ -339,6 +355,30 @@ def test_memory_that_only_waits_is_not_in_the_way(device):  # noqa: F811
     peak(512)
     gc.collect()
     assert small == peak(64)
+
+
+def test_weights_that_were_too_expensive_are_those_from_before(device, monkeypatch):  # noqa: F811
+    """Who goes on with the model after counting has a model, and a warning."""
+    monkeypatch.setattr(module, "_MOST_OPERATORS", 5)
+    model = nn.Linear(8, 8).to(CARD)
+    before = model.bias.detach().cpu()
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.ones(4, 8, device=CARD)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).square().sum().backward()
+        optimizer.step()
+
+    model_step(step, device, 1)
+    with pytest.warns(UserWarning, match="weights are as before"):
+        found = model.bias.detach().cpu()
+    assert torch.equal(before, found)
+    with torch.no_grad(), pytest.warns(UserWarning, match="weights are as before"):
+        model.bias[3].add_(1.0)
+    with pytest.warns(UserWarning, match="weights are as before"):
+        found = model.bias.detach().cpu()
+    assert [3] == (found - before).nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize("remembered", [5, 10_000])
