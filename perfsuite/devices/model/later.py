@@ -77,7 +77,7 @@ class Later:
         self._memory = memory
         self._is_on_card = is_on_card
         self.not_computed = 0  # values that were read, and were too expensive
-        self._is_off = False  # somebody has a pointer to memory: from there on everything is computed
+        self.is_off = False  # everything is computed: where somebody has a pointer to memory, from there on
         self._operators: deque[Operator] = deque()  # put off, in order
         self._count = 0  # of them so far
         self._is_full = False  # the first of them were forgotten
@@ -99,7 +99,7 @@ class Later:
     def put_off(self, func: Any, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return memory for an operator's results, or NOW if it must be computed."""
         traits = self.traits(func, rule)
-        if self._is_off or not traits.can_wait or (rule.is_index and masks_in(args[1])):
+        if self.is_off or not traits.can_wait or (rule.is_index and masks_in(args[1])):
             return NOW
         tensors = tensors_of(args)
         if kwargs:
@@ -253,12 +253,12 @@ class Later:
 
     def unseen(self, tensor: Any, *, is_pointer: bool) -> None:
         """Compute what somebody reads past torch's operators; who has a pointer may do so at any time."""
-        if self._is_off or not (self.is_waiting(tensor) or (is_pointer and self._is_on_card(tensor))):
+        if self.is_off or not (self.is_waiting(tensor) or (is_pointer and self._is_on_card(tensor))):
             return
         slots = list(self._slots.values()) if is_pointer else [self._slots[tensor.untyped_storage()._cdata]]
         if not self._compute(slots):
             self.not_computed += 1
-        self._is_off = is_pointer
+        self.is_off = is_pointer
 
     def let_go(self) -> None:
         """Count memory as freed that only the waiting operators hold."""

@@ -63,7 +63,7 @@ OPTIMIZERS = {
 def trained(device, model, inputs, optimizer, *, is_put_off, is_read=False):  # noqa: F811
     """Count steps of a copy of the model; return the reading, and the values it leaves behind."""
     device.begin_test()
-    device.watcher.later._is_off = not is_put_off
+    device.watcher.later.is_off = not is_put_off
     model = copy.deepcopy(model).to(CARD)
     x, y = inputs.to(CARD), torch.arange(len(inputs)).remainder(10).to(CARD)
     optimizer, losses = optimizer(model.parameters()), []
