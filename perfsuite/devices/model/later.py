@@ -17,7 +17,7 @@ from torch.nn import Parameter
 from perfsuite.devices.index_launches import masks_in
 from perfsuite.devices.model.memory import Memory
 from perfsuite.devices.model.put_off import Layout, Needed, Operator, Slot, TooMuch, View, run_all
-from perfsuite.devices.model.shapes import Given, New, Outcome, leaves, mapped, outcome, tensor_description
+from perfsuite.devices.model.shapes import Given, New, Outcome, mapped, outcome, tensor_description
 from perfsuite.devices.operators import Rule, tensors_of
 
 _PLAIN = frozenset({torch.Tensor, Parameter, torch.nn.Buffer})
@@ -65,9 +65,8 @@ class Traits:
         """Return the tensors that a call writes into."""
         if not self.mutates:
             return []
-        return _tensors(
-            [args[place] if place < len(args) else kwargs.get(name) for place, name in self.mutates]
-        )
+        values = (args[place] if place < len(args) else kwargs.get(name) for place, name in self.mutates)
+        return tensors_of(tuple(values))
 
 
 class Later:
@@ -113,8 +112,11 @@ class Later:
             return NOW
         result, made = _made(found, tensors)
         if self._is_full and any(slot.is_lost for tensor in tensors if (slot := self._known(tensor))):
-            for tensor in (*mutated, *(part[0] for part in made if part)):
-                (self._known(tensor) or self._new_slot(tensor, is_made=True)).lose()
+            for tensor in mutated:
+                (self._known(tensor) or self._new_slot(tensor, is_made=False)).lose()
+            for part in made:
+                if part is not None:
+                    self._new_slot(part[0], is_made=True).lose()
             return result
         operator = self._last = Operator(self._count, func, self._noted(args, layouts[0]))
         if kwargs:
@@ -198,11 +200,11 @@ class Later:
 
         Where that is too much, weights are as they were, and what steps made is zero.
         """
-        traits = self.traits(func, rule)
-        if not self._slots or traits.is_layout or rule.name in _VALUELESS:
+        if not self._slots or rule.name in _VALUELESS or (traits := self.traits(func, rule)).is_layout:
             return args, kwargs
         mutated = [slot for tensor in traits.mutated(args, kwargs) if (slot := self._known(tensor))]
-        waiting = [slot for tensor in _tensors((args, *kwargs.values())) if (slot := self._known(tensor))]
+        given = tensors_of((*args, *kwargs.values()))
+        waiting = [slot for tensor in given if (slot := self._known(tensor))]
         if not mutated and not any(slot.is_waiting for slot in waiting):
             return args, kwargs
         if self._compute(waiting, mutated):
@@ -274,7 +276,8 @@ class Later:
             storage = slot.alive()
             if storage is not None and slot.is_waiting and slot.is_made:
                 storage.fill_(0)
-            slot.writers, slot.readers = [], []  # break the circle of references
+        for operator in self._operators:
+            operator.forget()
         self._slots = {}
         self._operators.clear()
 
@@ -312,10 +315,6 @@ def _is_plain(tensor: Any) -> bool:
         and tensor.is_cpu
         and not (tensor.is_conj() or tensor.is_neg())
     )
-
-
-def _tensors(values: Any) -> list[Any]:
-    return [part for part in leaves(values) if isinstance(part, torch.Tensor)]
 
 
 def _layouts(values: Iterable[Any]) -> tuple[Any, ...]:

@@ -6,19 +6,17 @@ is known by slots: the live one if there is one, else memory that is made when t
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from perfsuite.devices.model.shapes import leaves
+from perfsuite.devices.model.shapes import leaves, seeded
 from perfsuite.devices.operators import base_name, is_product
 
 Layout = tuple[Sequence[int], Sequence[int], torch.dtype]  # size, stride and type of a tensor
 _HALVES = (torch.float16, torch.bfloat16)
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
-
-
 _NOBODY: list[Any] = []  # for memory that is read or written by none, which most is
 
 
@@ -115,8 +113,8 @@ class Operator:
         args = [_tensors(value) for value in self.args]
         kwargs = {name: _tensors(value) for name, value in self.kwargs.items()}
         torch._C._set_grad_enabled(self.is_grad)
-        with _seeded(self.seed, kwargs):
-            result = _computed(self.func, args, kwargs)
+        with seeded(self.seed, kwargs):
+            result = computed(self.func, args, kwargs)
         if self.made:
             for view, value in zip(self.made, leaves(result), strict=True):
                 if view is not None:
@@ -127,6 +125,11 @@ class Operator:
         for slot in self.writes():
             slot.is_lost = True
         self.unlink()
+
+    def forget(self) -> None:
+        """Let go of the memory it uses, which would hold each other otherwise."""
+        for slot in (*self.reads, *self.writes()):
+            slot.readers = slot.writers = _NOBODY
 
     def link(self) -> None:
         """Let its memory know who reads and writes it."""
@@ -250,7 +253,7 @@ def _tensors(value: Any) -> Any:
     return [_tensors(entry) for entry in value] if isinstance(value, list) else value
 
 
-def _computed(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def computed(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Compute an operator; products of half precision in float32, since a CPU takes ages for them."""
     dtypes = [value.dtype for value in args if isinstance(value, torch.Tensor)]
     is_half = any(dtype in _HALVES for dtype in dtypes)
@@ -261,18 +264,3 @@ def _computed(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     if isinstance(result, torch.Tensor):
         return result.to(dtypes[0])
     return tuple(None if part is None else part.to(dtypes[0]) for part in result)
-
-
-@contextmanager
-def _seeded(seed: int | None, kwargs: dict[str, Any]) -> Iterator[None]:
-    """Draw random numbers from a seed, and leave the generator as it was."""
-    if seed is None:
-        yield
-        return
-    generator = kwargs.get("generator") or torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(before)

@@ -1,6 +1,8 @@
 """What an operator returns, without computing it: shapes, layouts, which of its arguments it hands back."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +16,7 @@ _COMPUTED = frozenset(REPLACED) | {
     *("binary_cross_entropy", "soft_margin_loss"),
 }
 _Way = Callable[[Any, Sequence[Any], dict[str, Any]], "Outcome | None"]
+_FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AttributeError, AssertionError)  # on stand-ins
 _SMALL = 2**16  # numbers of all arguments: computed, which is exact and takes no longer
 
 
@@ -75,8 +78,7 @@ def outcome(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Outcome |
     for way in _ways(func, args):
         try:
             found = way(func, args, kwargs)
-        except Exception:  # noqa: BLE001
-            # Operators fail on stand-ins in many ways; where all do, the user's own call shows what is wrong.
+        except _FAILURES:  # where all ways fail, the user's own call shows what is wrong
             continue
         if found is not None:
             return found
@@ -97,7 +99,9 @@ def _ways(func: Any, args: Sequence[Any]) -> tuple[_Way, ...]:
 def _by_meta(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Outcome | None:
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": torch.device("meta")}
-    return _by_stand_ins(func, args, kwargs, lambda new: new.make("meta"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about what it imports for that device
+        return _by_stand_ins(func, args, kwargs, lambda new: new.make("meta"))
 
 
 def _by_zeros(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Outcome | None:
@@ -149,6 +153,21 @@ def _ordered(new: New) -> list[int]:
     return sorted(range(len(new.size)), key=lambda dim: (new.stride[dim], new.size[dim]))
 
 
+@contextmanager
+def seeded(seed: int | None, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Draw random numbers from a seed, and leave the generator of a call as it was."""
+    if seed is None:
+        yield
+        return
+    generator = kwargs.get("generator") or torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        generator.set_state(before)
+
+
 def _by_stand_ins(
     func: Any, args: Sequence[Any], kwargs: dict[str, Any], make: Callable[[New], torch.Tensor]
 ) -> Outcome | None:
@@ -160,7 +179,8 @@ def _by_stand_ins(
 
     given = mapped(stand_in, list(args))
     named = {name: mapped(stand_in, value) for name, value in kwargs.items()}
-    result = func(*given, **named)
+    with seeded(0, kwargs):  # some stand-ins draw, and the caller's numbers are not theirs
+        result = func(*given, **named)
     storages = {tensor.untyped_storage()._cdata for tensor in stand_ins}
     numbers = {id(tensor): number for number, tensor in enumerate(stand_ins)}
     parts = []

@@ -99,6 +99,7 @@ class ModelWindow:
         self._end_gradients = watch_gradients(watched, self._note_gradient)
         watcher.events = []
         watcher.later.let_go()
+        self._unknown_before = watcher.later.not_computed
         watcher.memory.open()
         watcher.is_counting = True
 
@@ -199,8 +200,10 @@ class ModelWindow:
                 f"{count} host tensor(s) were used as if they were on the card, first at {where}: "
                 "a real card would raise an error"
             )
-        if unknown := watcher.later.not_computed:
-            notes.append(f"{unknown} value(s) that steps read were too expensive to compute: taken as 0")
+        if unknown := watcher.later.not_computed - self._unknown_before:
+            notes.append(
+                f"{unknown} value(s) read were too expensive to compute: taken as 0, weights as they were"
+            )
         if self._card.memory_bytes < watcher.memory.highest_bytes:
             notes.append(f"more than the {self._card.memory_bytes / 1e9:.0f} GB of the {self._card.title}")
         return tuple(notes)
